@@ -1,0 +1,64 @@
+# Every target sets up what it needs: Python 3.11 or newer and make are enough.
+#   make PYTHON=python3.12 test    another interpreter (only when .venv is first made)
+#   make test ARGS="-k conceptor"  extra arguments for pytest, the benchmarks or the demo
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?=
+WORKERS ?= 2
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+SOURCES := src tests examples benchmarks
+
+.PHONY: help setup demo test bench lint format clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv with the pinned versions
+
+# The build backend comes first and from the same pins, so that nothing is resolved outside constraints.txt.
+$(STAMP): pyproject.toml constraints.txt
+	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  found=; for python in $(or $(PYTHON),python3.11 python3); do \
+	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo "codecl needs Python 3.11 or newer (tried: $(or $(PYTHON),python3.11 python3); name another with make PYTHON=...)" >&2; \
+	    exit 1; \
+	  fi; \
+	  "$$found" -m venv --clear $(VENV); \
+	fi
+	@echo "installing into $(VENV) (a few minutes, once)"
+	@$(PIP) install -c constraints.txt hatchling editables
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[all]'
+	@touch $@
+
+demo: $(STAMP) ## run examples/quickstart.py
+	@$(BIN)/python examples/quickstart.py $(ARGS)
+
+# One thread for each worker: several workers with a thread for every core each are slower than one.
+test: $(STAMP) ## run the tests (WORKERS=2, ARGS=...)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+bench: $(STAMP) ## run the benchmarks (ARGS=...)
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+lint: $(STAMP) ## check style, formatting and types
+	@$(BIN)/ruff check $(wildcard $(SOURCES))
+	@$(BIN)/ruff format --check $(wildcard $(SOURCES))
+	@$(BIN)/mypy
+
+format: $(STAMP) ## fix style and formatting in place
+	@$(BIN)/ruff check --fix $(wildcard $(SOURCES))
+	@$(BIN)/ruff format $(wildcard $(SOURCES))
+
+clean: ## remove .venv, caches and builds
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	find $(wildcard $(SOURCES)) -name __pycache__ -type d -prune -exec rm -rf {} +

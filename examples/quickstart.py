@@ -1,0 +1,101 @@
+"""Five tasks on real handwritten digits, learned one after the other: plain fine-tuning beside CODE-CL.
+
+Each task shows the digits with their pixels shuffled in another way, so that what one task needs, the next one
+overwrites. The network and the training loop are a user's own; what CODE-CL adds to them are the four lines marked
+with an arrow.
+
+    python examples/quickstart.py
+"""
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from codecl import CodeCL, Method
+
+TASKS, EPOCHS, SEED = 5, 15, 0
+
+
+def tasks() -> list[tuple[TensorDataset, TensorDataset]]:
+    """Training and test part of every task: 1,797 digits of 8 × 8 pixels, permuted in the task's own way."""
+    digits = load_digits()
+    x, y = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)
+    generator = torch.Generator().manual_seed(SEED)
+    order = torch.randperm(len(y), generator=generator)
+    train, test = order[:1437], order[1437:]
+    parts = []
+    for _ in range(TASKS):
+        seen = x[:, torch.randperm(64, generator=generator)]
+        parts.append((TensorDataset(seen[train], y[train]), TensorDataset(seen[test], y[test])))
+    return parts
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden1 = nn.Linear(64, 128)
+        self.hidden2 = nn.Linear(128, 128)
+        self.classifier = nn.Linear(128, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.hidden2(self.hidden1(x).relu()).relu())
+
+
+def train(model: nn.Module, loader: DataLoader, optimizer: torch.optim.Optimizer) -> None:
+    """An ordinary training loop: nothing in it knows of codecl."""
+    model.train()
+    for _ in range(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, data: TensorDataset) -> float:
+    model.eval()
+    x, y = data.tensors
+    return 100 * float((model(x).argmax(1) == y).float().mean())
+
+
+def learn_all(make_method: type[Method], **settings: object) -> list[list[float]]:
+    """``rows[i][j]``: the accuracy on task j after learning task i."""
+    torch.manual_seed(SEED)
+    model = Network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    method = make_method(model, heads=["classifier"], **settings)  # ←
+    method.guard(optimizer)  # ←
+    rows: list[list[float]] = []
+    stream = tasks()
+    for t, (learn, _) in enumerate(stream):
+        loader = DataLoader(learn, batch_size=32, shuffle=True)
+        method.begin_task(t, loader)  # ←
+        train(model, loader, optimizer)
+        method.end_task(loader)  # ←
+        row = []
+        for seen in range(t + 1):
+            with method.task(seen):  # the network, and the head, as that task knows them
+                row.append(accuracy(model, stream[seen][1]))
+        rows.append(row)
+    return rows
+
+
+def main() -> None:
+    torch.set_num_threads(1)  # the network is tiny: a second thread would only wait
+    print(f"{TASKS} tasks of shuffled digits: accuracy in % after the last one (and when it had just been learned)\n")
+    print(f"{'':<14}" + "".join(f"task {t + 1:<9}" for t in range(TASKS)) + "ACC     BWT")
+    for label, make, settings in (
+        ("fine-tuning", Method, {}),
+        ("CODE-CL", CodeCL, {"aperture": 16.0, "free_dims": 20}),
+    ):
+        rows = learn_all(make, **settings)
+        last, just = rows[-1], [row[-1] for row in rows]
+        cells = "".join(f"{now:5.1f} ({then:4.1f})  " for now, then in zip(last, just, strict=True))
+        backward = sum(now - then for now, then in zip(last[:-1], just[:-1], strict=True)) / (TASKS - 1)
+        print(f"{label:<14}{cells}{sum(last) / TASKS:5.1f}  {backward:+6.1f}")
+    print("\nACC: mean of the last accuracies. BWT: what earlier tasks lost (−) or gained (+) since they were learned.")
+
+
+if __name__ == "__main__":
+    main()

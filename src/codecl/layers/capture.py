@@ -1,0 +1,193 @@
+"""Seeing what a model feeds its protected weights: batches in, rows out, nothing left behind.
+
+Capturing runs in evaluation mode without gradients, and leaves train/eval flags and all random states as they were.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from codecl.algebra import Moments
+from codecl.layers.weight import AttachedForward, Listener, ProtectedWeight, Use
+
+Forward = Callable[[nn.Module, Any], Any]
+
+
+class UnseenUse(ValueError):
+    """A protected weight is used in a way that the rows do not describe."""
+
+
+def call_with_first(model: nn.Module, batch: Any) -> Any:
+    """How a batch becomes a call unless ``forward=`` says otherwise: keywords for a dict, else its first element."""
+    if isinstance(batch, Mapping):
+        return model(**{key: _to_device(model, value) for key, value in batch.items()})
+    return model(_to_device(model, batch[0] if isinstance(batch, (tuple, list)) else batch))
+
+
+def take(loader: Iterable[Any] | None, samples: int | None) -> list[Any]:
+    """Whole batches from ``loader`` until ``samples`` inputs are there; all of them if None."""
+    if loader is None or isinstance(loader, (str, bytes)) or not isinstance(loader, Iterable):
+        raise TypeError(f"a loader is any iterable of batches; got {loader!r}. Pass the task's training data.")
+    batches: list[Any] = []
+    count = 0
+    with _untouched_randomness():
+        for batch in loader:
+            batches.append(batch)
+            count += _inputs_in(batch)
+            if samples is not None and count >= samples:
+                break
+    if count == 0:
+        raise ValueError(
+            "the loader yielded no inputs. If it is a generator, it was used up before: pass a list or DataLoader."
+        )
+    return batches
+
+
+def listen(
+    model: nn.Module,
+    weights: Mapping[str, ProtectedWeight],
+    batches: Sequence[Any],
+    listener: Callable[[ProtectedWeight, Use, tuple[Any, ...], dict[str, Any]], None],
+    forward: Forward = call_with_first,
+) -> None:
+    """Run ``batches`` through ``model``; ``listener`` sees every call of a module that uses one of ``weights``."""
+    with _evaluating(model), _untouched_randomness(), _NoOtherUse(weights.values()):
+        for weight in weights.values():
+            weight.listener = _bind(listener, weight)
+        try:
+            for batch in batches:
+                forward(model, batch)
+        finally:
+            for weight in weights.values():
+                weight.listener = None
+
+
+def capture_moments(
+    model: nn.Module,
+    weights: Mapping[str, ProtectedWeight],
+    batches: Sequence[Any],
+    forward: Forward = call_with_first,
+    rows: Callable[[Use, tuple[Any, ...], dict[str, Any]], Iterable[Any]] = Use.rows,
+) -> dict[str, list[Moments]]:
+    """The moments of the rows of each weight, one for each of its ``g`` matrices; a weight never called is left out."""
+    seen: dict[str, list[Moments]] = {}
+    checked: set[nn.Module] = set()
+
+    def add(weight: ProtectedWeight, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if use.module not in checked:
+            _check_rows_describe_output(use, args, kwargs)
+            checked.add(use.module)
+        for stack in rows(use, args, kwargs):
+            if sum(len(matrix) for matrix in stack) == 0:
+                continue
+            try:
+                new = [Moments.of(matrix) for matrix in stack]
+            except ValueError as error:
+                raise ValueError(f"'{weight.name}': {error}") from None
+            seen[weight.name] = (
+                new if weight.name not in seen else [a + b for a, b in zip(seen[weight.name], new, strict=True)]
+            )
+
+    listen(model, weights, batches, add, forward)
+    return seen
+
+
+def _bind(listener: Callable[..., None], weight: ProtectedWeight) -> Listener:
+    return lambda use, args, kwargs: listener(weight, use, args, kwargs)
+
+
+def _check_rows_describe_output(use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A subclass with a forward of its own must still compute ``rows · matrixᵀ + bias``, in whatever order."""
+    forward = vars(use.module).get("forward")
+    assert isinstance(forward, AttachedForward)
+    if forward.standard or len(use.kind.weights) > 1:
+        return
+    W = use.matrices(use.module.get_parameter(use.attribute))
+    bias = next((b for name in use.kind.biases if (b := getattr(use.module, name, None)) is not None), None)
+    shift = torch.zeros_like(W[..., 0]) if bias is None else bias.reshape(W.shape[:2])
+    products = [
+        rows @ matrix.mT + of_group
+        for stack in use.rows(args, kwargs)
+        for rows, matrix, of_group in zip(stack, W, shift, strict=True)
+    ]
+    expected = torch.cat([product.flatten() for product in products]).sort().values
+    output = forward.original(*args, **kwargs).flatten().sort().values
+    if len(output) != len(expected) or not torch.allclose(
+        output, expected, rtol=1e-2, atol=1e-3 * float(expected.abs().max())
+    ):
+        raise UnseenUse(
+            f"'{use.module_name}' is {type(use.module).__name__}, whose forward is not the weight times its rows. "
+            "Register a kind for this type (codecl.layers.register) or name the layer in skip=[…]."
+        )
+
+
+class _NoOtherUse(TorchFunctionMode):
+    """Notices a protected parameter used outside the modules that are known to use it, where no rows are seen."""
+
+    def __init__(self, weights: Iterable[ProtectedWeight]) -> None:
+        super().__init__()
+        self.watched = {id(weight.parameter): weight for weight in weights}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for argument in (*args, *(kwargs or {}).values()):
+            weight = self.watched.get(id(argument))
+            if weight is not None and weight.calls == 0 and isinstance(result, Tensor) and result is not argument.grad:
+                raise UnseenUse(
+                    f"'{weight.name}' is used by {getattr(func, '__name__', func)} outside a call of "
+                    f"'{weight.uses[0].module_name}', where its inputs cannot be captured. "
+                    "Call the module instead of using its weight, or name it in skip=[…]."
+                )
+        return result
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    flags = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in flags:
+            module.training = False
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in flags:
+            module.training = training
+
+
+@contextmanager
+def _untouched_randomness() -> Iterator[None]:
+    """The random states of torch (all devices), Python and, if it is loaded, numpy are the same afterwards."""
+    python = random.getstate()
+    numpy = sys.modules.get("numpy")
+    numpy_state = numpy.random.get_state() if numpy is not None else None
+    mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)
+        if mps is not None:
+            torch.mps.set_rng_state(mps)
+
+
+def _to_device(model: nn.Module, value: Any) -> Any:
+    parameter = next(model.parameters(), None)
+    return value.to(parameter.device) if isinstance(value, Tensor) and parameter is not None else value
+
+
+def _inputs_in(batch: Any) -> int:
+    """The leading dimension of the first tensor in the batch."""
+    if isinstance(batch, Tensor):
+        return batch.shape[0] if batch.ndim else 1
+    values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
+    return next((n for value in values if (n := _inputs_in(value))), 0)

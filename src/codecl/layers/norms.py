@@ -1,0 +1,63 @@
+"""Normalisation layers. Input correlations do not describe them, so they are held, copied per task, or left free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from codecl.layers.patching import patch_forwards
+
+_NORMS: list[type[nn.Module]] = [
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RMSNorm,
+]
+
+
+def register_norm(module_type: type[nn.Module]) -> type[nn.Module]:
+    """Modules of this type are normalisation layers; usable as a class decorator."""
+    if module_type not in _NORMS:
+        _NORMS.append(module_type)
+    return module_type
+
+
+def is_norm(module: nn.Module) -> bool:
+    return isinstance(module, tuple(_NORMS))
+
+
+def running_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """The buffers that normalisation layers update as data passes, by name."""
+    return {
+        f"{name}.{key}" if name else key: buffer
+        for name, module in model.named_modules()
+        if is_norm(module)
+        for key, buffer in module.named_buffers(recurse=False)
+    }
+
+
+class HeldForward:
+    """The forward of a held layer with running statistics: it runs as in evaluation, whatever ``train()`` was called.
+
+    Trained with batch statistics and evaluated with held ones, a later task would be tested on another function than
+    it learned.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.original: Callable[..., Any] = module.forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        training, self.module.training = self.module.training, False
+        try:
+            return self.original(*args, **kwargs)
+        finally:
+            self.module.training = training
+
+
+def hold_statistics(modules: Iterable[nn.Module]) -> Callable[[], None]:
+    """Hold the running statistics of those ``modules`` that have any; returns what lets them go."""
+    held = [m for m in modules if is_norm(m) and any(True for _ in m.buffers(recurse=False))]
+    return patch_forwards({module: HeldForward(module) for module in held})

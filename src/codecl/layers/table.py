@@ -1,0 +1,237 @@
+"""Every weight of a model, and what becomes of it: protected, or not and why.
+
+Nothing is skipped silently. A trainable weight that is neither protected, nor a head, nor named in ``skip`` stops the
+construction with a message that says what to do about it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from codecl.layers.kinds import kind_of, refusal_of, supported_types
+from codecl.layers.norms import is_norm
+from codecl.layers.weight import ProtectedWeight, Use
+
+Policy = Literal["freeze", "per-task", "free"]
+POLICIES = ("freeze", "per-task", "free")
+
+
+class UncoveredWeights(ValueError):
+    """Trainable weights that the method would neither protect nor knowingly leave alone."""
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One parameter: what it is, and what becomes of it."""
+
+    name: str
+    module_type: str
+    shape: tuple[int, ...]
+    role: Literal["protected", "head", "norm", "bias", "skipped", "frozen", "free", "uncovered"]
+    note: str
+    parameter: nn.Parameter = field(repr=False)
+
+
+@dataclass(frozen=True)
+class LayerTable:
+    """All rows, in the order of ``model.named_parameters()``; ``print`` it."""
+
+    rows: tuple[LayerRow, ...]
+    protected: dict[str, ProtectedWeight] = field(repr=False)
+
+    def __iter__(self) -> Iterator[LayerRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, name: str) -> LayerRow:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(unknown("parameter", name, [row.name for row in self.rows]))
+
+    def of_role(self, *roles: str) -> list[LayerRow]:
+        return [row for row in self.rows if row.role in roles]
+
+    def __str__(self) -> str:
+        head = ("weight", "layer", "shape", "role", "note")
+        lines = [(r.name, r.module_type, "×".join(map(str, r.shape)) or "scalar", r.role, r.note) for r in self.rows]
+        widths = [max(len(line[i]) for line in (head, *lines)) for i in range(5)]
+        text = [
+            "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in (head, *lines)
+        ]
+        return "\n".join([text[0], "  ".join("-" * w for w in widths), *text[1:]])
+
+
+def survey(
+    model: nn.Module,
+    heads: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    norm: Policy = "freeze",
+    bias: Policy = "freeze",
+    protects: bool = True,
+) -> LayerTable:
+    """Look at every parameter of ``model`` and decide what becomes of it."""
+    for name, policy in (("norm", norm), ("bias", bias)):
+        if policy not in POLICIES:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, POLICIES))}; got {policy!r}.")
+    places = _places(model)
+    _check_names(model, "heads", heads, places)
+    _check_names(model, "skip", skip, places)
+    protected: dict[str, ProtectedWeight] = {}
+    rows = []
+    for name, (parameter, uses) in places.items():
+        role, note = _role(name, parameter, uses, heads, skip, norm, bias)
+        if not protects and role in ("protected", "norm", "bias", "uncovered"):
+            role, note = "free", "nothing is protected by this method"
+        if role == "protected":
+            protected[name] = ProtectedWeight(name, parameter, _uses(uses))
+            g, o, d = protected[name].shape
+            note = f"{o} outputs × {d} inputs" + (f" in each of {g} groups" if g > 1 else "") + note
+        kind = type(uses[0].module).__name__
+        shape = () if is_lazy(parameter) else tuple(parameter.shape)
+        rows.append(LayerRow(name, kind, shape, role, note, parameter))  # type: ignore[arg-type]
+    table = LayerTable(tuple(rows), protected)
+    if bad := table.of_role("uncovered"):
+        raise UncoveredWeights(_uncovered_message(bad))
+    return table
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One name of a parameter: the module that holds it and, if refused by name, why and where."""
+
+    module_name: str
+    module: nn.Module
+    attribute: str
+    refusal: str | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.module_name}.{self.attribute}" if self.module_name else self.attribute
+
+
+def _places(model: nn.Module) -> dict[str, tuple[nn.Parameter, list[_Place]]]:
+    """Each distinct parameter under its first name, with every place that holds it."""
+    found: dict[nn.Parameter, list[_Place]] = {}
+    refused: dict[str, str] = {}
+    for module_name, module in model.named_modules():
+        above = next((r for prefix, r in refused.items() if not prefix or module_name.startswith(prefix + ".")), None)
+        reason = refusal_of(module)
+        if above is None and reason is not None:
+            above = refused[module_name] = f"'{module_name}' is {type(module).__name__}: {reason}"
+        for attribute, parameter in module.named_parameters(recurse=False):
+            found.setdefault(parameter, []).append(_Place(module_name, module, attribute, above))
+    return {places[0].name: (parameter, places) for parameter, places in found.items()}
+
+
+def _role(
+    name: str,
+    parameter: nn.Parameter,
+    places: list[_Place],
+    heads: Sequence[str],
+    skip: Sequence[str],
+    norm: Policy,
+    bias: Policy,
+) -> tuple[str, str]:
+    """The role of one parameter and the note beside it."""
+    if any(covers(skip, place.name) for place in places):
+        return "skipped", "named in skip: trains freely"
+    in_head = [covers(heads, place.name) for place in places]
+    if all(in_head):
+        return "head", "one per task, never projected"
+    if any(in_head):
+        return (
+            "uncovered",
+            f"tied between a head and {_names(p for p, h in zip(places, in_head, strict=True) if not h)}",
+        )
+    if is_lazy(parameter):
+        return "uncovered", "lazy: its shape is not known yet; run one batch through the model first"
+    if not parameter.requires_grad:
+        return "frozen", "requires_grad was off when the method was attached"
+    if refusal := next((place.refusal for place in places if place.refusal), None):
+        return "uncovered", refusal
+    if all(is_norm(place.module) for place in places):
+        return "norm", _policy_note(norm)
+    kinds = [kind_of(place.module) for place in places]
+    pairs = list(zip(places, kinds, strict=True))
+    if all(kind is not None and place.attribute in kind.biases for place, kind in pairs):
+        return "bias", _policy_note(bias)
+    if strange := [p for p, kind in pairs if kind is None or p.attribute not in kind.weights]:
+        types = ", ".join(sorted({type(place.module).__name__ for place in strange}))
+        return "uncovered", f"no layer kind is registered that knows this weight of {types}"
+    return _tie(places) if len(places) > 1 else ("protected", "")
+
+
+def _tie(places: list[_Place]) -> tuple[str, str]:
+    """Tied weights merge their rows, if both see the same matrices."""
+    kinds = {type(kind_of(place.module)) for place in places}
+    settings = {getattr(place.module, "groups", 1) for place in places}
+    if len(kinds) > 1 or len(settings) > 1:
+        return "uncovered", f"tied between {_names(places)}, which see it as different matrices"
+    return "protected", f", tied with {_names(places[1:])}"
+
+
+def _uses(places: list[_Place]) -> list[Use]:
+    uses = []
+    for place in places:
+        kind = kind_of(place.module)
+        assert kind is not None
+        uses.append(Use(place.module_name, place.module, place.attribute, kind))
+    return uses
+
+
+def covers(names: Sequence[str], parameter: str) -> bool:
+    """Whether one of ``names`` is the parameter or a module that holds it."""
+    return any(parameter == name or parameter.startswith(name + ".") for name in names)
+
+
+def unknown(what: str, name: object, known: Sequence[object]) -> str:
+    """«There is no … 'x'», with the nearest name that does exist."""
+    near = difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
+    listed = ", ".join(repr(k) for k in known[:12]) + (", …" if len(known) > 12 else "")
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"there is no {what} {name!r}.{hint} Known: {listed or 'none'}."
+
+
+def _check_names(model: nn.Module, argument: str, names: Sequence[str], places: object) -> None:
+    if isinstance(names, str):
+        raise TypeError(f"{argument} takes a list of names; got the string {names!r}. Write {argument}=[{names!r}].")
+    known = [name for name, _ in model.named_modules() if name] + [name for name, _ in model.named_parameters()]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{argument}: {unknown('module or parameter', name, known)}")
+
+
+def _policy_note(policy: Policy) -> str:
+    return {
+        "freeze": "freeze: held after the first task",
+        "per-task": "per-task: a copy for every task",
+        "free": "free: trains throughout, old tasks are not protected from it",
+    }[policy]
+
+
+def _names(places: object) -> str:
+    return ", ".join(f"'{place.name}'" for place in places)  # type: ignore[attr-defined]
+
+
+def _uncovered_message(bad: Sequence[LayerRow]) -> str:
+    lines = [f"{len(bad)} trainable weights would be left unprotected:"]
+    lines += [f"    '{row.name}' ({row.module_type}): {row.note}" for row in bad[:10]]
+    if len(bad) > 10:
+        lines.append(f"    … and {len(bad) - 10} more")
+    lines += [
+        f"Protected layer types: {', '.join(supported_types())}. For each of the above, either",
+        "    register its type:              codecl.layers.register(…), see CONTRIBUTING",
+        "    say that it is a head:          heads=[…]",
+        f"    let it train unprotected:       skip=[{bad[0].name!r}, …]",
+        "    or keep it as it is:            parameter.requires_grad_(False) before attaching",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,175 @@
+"""A protected weight while a method is attached, and the forward that stands in for its module's.
+
+Nothing is planted on parameters and no module is replaced: an attached module has a ``forward`` of its own in its
+instance dictionary, so ``state_dict()``, hooks and parameters are those of the bare model. Leaving restores the
+dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from codecl.layers.kinds import LayerKind, runs_registered_forward
+from codecl.layers.mixing import Change
+from codecl.layers.patching import patch_forwards
+from codecl.layers.projection import Projection, projected_linear, projected_weight
+
+Listener = Callable[["Use", tuple[Any, ...], dict[str, Any]], None]
+
+
+@dataclass(eq=False)
+class ProtectedWeight:
+    """One parameter, all modules that use it, and what its gradient and its value pass through."""
+
+    name: str
+    parameter: nn.Parameter
+    uses: list[Use]
+    projection: Projection | None = None
+    change: Change | None = None
+    projects_gradient: bool = True
+    """False while a guarded optimizer projects the update in place of the gradient."""
+    listener: Listener | None = None
+    calls: int = field(default=0, init=False)
+    """How many calls of its modules are under way: outside of one, nothing may use the parameter."""
+
+    @cached_property
+    def shape(self) -> tuple[int, int, int]:
+        """``(g, o, d)``."""
+        g, o, d = self.matrices().shape
+        return g, o, d
+
+    def matrices(self, value: Tensor | None = None) -> Tensor:
+        """The parameter, or a tensor of its shape, as a stack ``[g, o, d]``."""
+        return self.uses[0].matrices(self.parameter if value is None else value)
+
+    def project(self, value: Tensor) -> Tensor:
+        """``V (I − C)`` for a tensor of the parameter's shape."""
+        if self.projection is None:
+            return value
+        return self.uses[0].parameter(self.projection(self.matrices(value)))
+
+    @property
+    def learns_projected(self) -> bool:
+        wanted = self.projection is not None and self.projects_gradient
+        return wanted and self.parameter.requires_grad and torch.is_grad_enabled()
+
+    @torch.no_grad()
+    def effective(self) -> Tensor:
+        """The value that the active task sees, in the shape of the parameter."""
+        if self.change is None:
+            return self.parameter.detach().clone()
+        return self.uses[0].parameter(self.change.weight(self.matrices())).detach()
+
+
+@dataclass(eq=False)
+class Use:
+    """The parameter ``attribute`` of ``module``: one place where a weight meets rows."""
+
+    module_name: str
+    module: nn.Module
+    attribute: str
+    kind: LayerKind
+
+    def matrices(self, weight: Tensor) -> Tensor:
+        return self.kind.matrices(self.module, self.attribute, weight)
+
+    def parameter(self, matrices: Tensor) -> Tensor:
+        return self.kind.parameter(self.module, self.attribute, matrices)
+
+    def rows(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+        """The rows of one call, in parts that fit in memory."""
+        for part in self.kind.parts(self.module, args, kwargs):
+            yield self.kind.rows(self.module, self.attribute, *part, **({} if part is not args else kwargs))
+
+
+class AttachedForward:
+    """``module.forward`` while a method is attached: the module's own forward on effective, projected weights."""
+
+    def __init__(self, module: nn.Module, weights: Mapping[str, ProtectedWeight], kind: LayerKind) -> None:
+        self.module, self.weights, self.kind = module, dict(weights), kind
+        self.original: Callable[..., Any] = module.forward
+        self.standard = runs_registered_forward(module)
+        self.pointwise = kind.pointwise and len(self.weights) == 1 and self.standard
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._under_way():
+            for attribute, weight in self.weights.items():
+                if weight.listener is not None:
+                    use = next(u for u in weight.uses if u.module is self.module and u.attribute == attribute)
+                    weight.listener(use, args, kwargs)
+            if not any(w.change is not None or w.learns_projected for w in self.weights.values()):
+                return self.original(*args, **kwargs)
+            if self.pointwise and len(args) == 1 and not kwargs:
+                weight = next(iter(self.weights.values()))
+                if _cheaper_on_inputs(weight, args[0]):
+                    return self._on_inputs(weight, args[0])
+            return self._on_weights(*args, **kwargs)
+
+    def _on_inputs(self, weight: ProtectedWeight, x: Tensor) -> Tensor:
+        """``W`` on changed rows, its gradient from projected rows."""
+        X = x.reshape(-1, x.shape[-1])
+        W = weight.matrices().squeeze(0)  # indexing would copy the gradient
+        if weight.change is not None:
+            X = weight.change.rows(X)
+        bias = next((getattr(self.module, name, None) for name in self.kind.biases), None)
+        if weight.projection is not None and weight.learns_projected:
+            Y = projected_linear(X, W, bias, weight.projection)
+        else:
+            Y = nn.functional.linear(X, W, bias)
+        return Y.reshape(*x.shape[:-1], -1)
+
+    def _on_weights(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own forward, with each weight swapped for its effective value while it runs."""
+        kept = dict(self.module._parameters)
+        try:
+            for attribute, weight in self.weights.items():
+                W = self.kind.matrices(self.module, attribute, weight.parameter)
+                if weight.projection is not None and weight.learns_projected:
+                    W = projected_weight(W, weight.projection)
+                if weight.change is not None:
+                    W = weight.change.weight(W)
+                value = self.kind.parameter(self.module, attribute, W)
+                self.module._parameters[attribute] = value  # type: ignore[assignment]
+            return self.original(*args, **kwargs)
+        finally:
+            self.module._parameters.update(kept)
+
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
+        for weight in self.weights.values():
+            weight.calls += 1
+        try:
+            yield
+        finally:
+            for weight in self.weights.values():
+                weight.calls -= 1
+
+
+def _cheaper_on_inputs(weight: ProtectedWeight, x: Any) -> bool:
+    """Fewer rows than outputs, and nothing that would round the rows before they are projected."""
+    if not isinstance(x, Tensor) or x.dtype != weight.parameter.dtype or torch.is_autocast_enabled(x.device.type):
+        return False
+    if weight.change is not None and not weight.change.on_inputs:
+        return False
+    if weight.parameter.dtype in (torch.float16, torch.bfloat16):
+        return False
+    _, o, d = weight.shape
+    return x.numel() <= o * d
+
+
+def attach(weights: Mapping[str, ProtectedWeight]) -> Callable[[], None]:
+    """Give every module that uses one of ``weights`` its attached forward; returns what takes it back."""
+    used: dict[nn.Module, dict[str, ProtectedWeight]] = {}
+    kinds: dict[nn.Module, LayerKind] = {}
+    for weight in weights.values():
+        for use in weight.uses:
+            used.setdefault(use.module, {})[use.attribute] = weight
+            kinds[use.module] = use.kind
+    return patch_forwards({module: AttachedForward(module, of, kinds[module]) for module, of in used.items()})

@@ -1,0 +1,277 @@
+"""CODE-CL: conceptor-based gradient projection (Apolinario, Choudhary, Roy; ICCV 2025).
+
+Algorithm 1, for every layer, with ``C`` the conceptor of the inputs of all past tasks:
+
+    before task t     C_pre = conceptor of the new inputs; C_and = C_pre ∧ C                  lines 3–5
+                      if Θ(C_and) / Θ(C) > ε:   W_eff = W + W U M Uᵀ,  U = top K of C_and     lines 6–8
+    during task t     ∇W ← ∇W (I − C);  M is free                                             lines 16–19
+    after task t      C ← C ∨ conceptor of the inputs                                         lines 21–26
+
+The paper and its published implementation differ; every difference is an argument, and ``CodeCL.paper`` and
+``CodeCL.official`` fix them all. Two habits of the implementation are not reproduced, being artefacts of its
+arithmetic: singular values clamped to [1e-8, 1 − 1e-7], and arbitrary directions that fill up ``U`` where ``C_and``
+has fewer than ``K``.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from codecl.algebra import Conceptor
+from codecl.algebra.tolerances import INTERSECTION
+from codecl.layers import Change, Mixing, Projection, ProtectedWeight, Use, capture_moments, listen
+from codecl.layers.convolution import ConvolutionKind, patches
+from codecl.methods.method import Method
+
+ADAPTATION_STEP = 1.1
+"""The published implementation raises the aperture by this factor until enough of the input norm passes."""
+
+
+class CodeCL(Method):
+    """Protects the inputs of past tasks by conceptors, and frees the directions that the new task shares with them.
+
+    =============  ===================================================================================================
+    aperture       α: how strongly past inputs are protected; one number, or a mapping from name patterns of weights
+    free_dims      K: how many shared directions are freed
+    overlap        ε: the capacity ratio Θ(C_and)/Θ(C) above which they are
+    samples        how many inputs a conceptor is fitted to, in whole batches; None for all
+    before         under which weights the new inputs are seen: ``previous`` task's effective ones, or ``shared``
+    after          under which weights the learned inputs are seen: ``shared``, or the task's ``effective`` ones
+    replace        the shared component is replaced by the mixture, ``W − W U Uᵀ + W U M Uᵀ``, not added to
+    random_start   M starts uniform in ±1/√K, not at zero
+    hold           a replaced component gives the weight of a Linear layer no gradient
+    gain           the aperture grows until this share of the input norm passes the conceptor; 0 for never
+    minimum        singular values of C below this are forgotten
+    tolerance      β of Algorithm 2: how close directions must be to count as shared
+    smallest       a Linear layer of no more inputs is never freed, nor a convolution of no more than K; None: no limit
+    closed         name patterns of weights that are never freed
+    dense_patches  name patterns of convolutions whose patches are taken at stride 1, whatever their own stride
+    seed           of the random start
+    =============  ===================================================================================================
+    """
+
+    name: ClassVar[str] = "code-cl"
+    protects: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        aperture: float | Mapping[str, float] = 6.0,
+        free_dims: int = 80,
+        overlap: float = 0.5,
+        samples: int | None = 125,
+        before: Literal["previous", "shared"] = "previous",
+        after: Literal["shared", "effective"] = "shared",
+        replace: bool = False,
+        random_start: bool = False,
+        hold: bool = False,
+        gain: float = 0.0,
+        minimum: float = 0.0,
+        tolerance: float = INTERSECTION,
+        smallest: int | None = None,
+        closed: Sequence[str] = (),
+        dense_patches: Sequence[str] = (),
+        seed: int = 0,
+        **common: Any,
+    ) -> None:
+        _check(free_dims >= 0, "free_dims", free_dims, "a number of directions, 0 or more")
+        _check(overlap >= 0, "overlap", overlap, "a ratio of capacities, 0 or more")
+        _check(samples is None or samples > 0, "samples", samples, "a positive number of inputs, or None for all")
+        _check(before in ("previous", "shared"), "before", before, "'previous' or 'shared'")
+        _check(after in ("shared", "effective"), "after", after, "'shared' or 'effective'")
+        _check(0 <= gain < 1, "gain", gain, "a share in [0, 1); 0 for no adaptation")
+        _check(0 <= minimum < 1, "minimum", minimum, "a singular value in [0, 1)")
+        _check(0 <= tolerance < 1, "tolerance", tolerance, "1 − cos θ in [0, 1)")
+        apertures = aperture.values() if isinstance(aperture, Mapping) else [aperture]
+        _check(all(0 < a < float("inf") for a in apertures), "aperture", aperture, "a finite number above 0")
+        super().__init__(model, **common)
+        self.free_dims, self.overlap, self.samples = free_dims, overlap, samples
+        self.before, self.after = before, after
+        self.replace, self.random_start, self.hold = replace, random_start, hold
+        self.gain, self.minimum, self.tolerance = gain, minimum, tolerance
+        self.smallest, self.closed, self.dense_patches, self.seed = smallest, closed, dense_patches, seed
+        self.aperture = {name: self._aperture_of(name, aperture) for name in self.weights}
+        self.memory: dict[str, list[Conceptor]] = {}
+
+    @classmethod
+    def paper(cls, model: nn.Module, **settings: Any) -> Self:
+        """Algorithm 1 as printed. The defaults."""
+        return cls(model, **settings)
+
+    @classmethod
+    def official(cls, model: nn.Module, **settings: Any) -> Self:
+        """The published implementation (commit e6566f5), with the settings of its Split CIFAR100 script."""
+        published: dict[str, Any] = {
+            "before": "shared",
+            "after": "effective",
+            "replace": True,
+            "random_start": True,
+            "hold": True,
+            "gain": 0.95,
+            "minimum": 0.2,
+            "smallest": 50,
+            "closed": ("*shortcut*",),
+        }
+        return cls(model, **(published | settings))
+
+    def prepare(self, loader: Iterable[Any] | None) -> dict[str, Change]:
+        """Lines 3–12: how the new task overlaps with the past, and what that frees."""
+        batches = self.sample(loader)
+        with self.shared_weights() if self.before == "shared" else nullcontext():
+            C_pre = {name: [C.cut(self.minimum) for C in pre] for name, pre in self._conceptors(batches).items()}
+        changes: dict[str, Change] = {}
+        for name, pre in C_pre.items():
+            if name not in self.memory or not self._may_free(self.weights[name]):
+                continue
+            C_and = [new.meet(C, self.tolerance) for new, C in zip(pre, self.memory[name], strict=True)]
+            ratios = [_ratio(shared, C) for shared, C in zip(C_and, self.memory[name], strict=True)]
+            U = [C.top(self.free_dims if ratio > self.overlap else 0) for C, ratio in zip(C_and, ratios, strict=True)]
+            if any(directions.shape[1] for directions in U):
+                changes[name] = self._mixing(self.weights[name], U)
+        return changes
+
+    def remember(self, loader: Iterable[Any] | None) -> None:
+        """Lines 21–26: the inputs of the learned task join the past."""
+        batches = self.sample(loader)
+        with self.shared_weights() if self.after == "shared" else nullcontext():
+            C_post = self._conceptors(batches)
+        for name, post in C_post.items():
+            past = self.memory.get(name)
+            merged = post if past is None else [C | new for C, new in zip(past, post, strict=True)]
+            self.memory[name] = [C.cut(self.minimum) for C in merged]
+        self._protect()
+
+    def memory_state(self) -> Any:
+        return {name: [C.tensors() for C in of_layer] for name, of_layer in self.memory.items()}
+
+    def load_memory(self, state: Any) -> None:
+        self.memory = {
+            name: [
+                Conceptor.from_tensors({k: v.to(self.weights[name].parameter.device) for k, v in C.items()})
+                for C in of_layer
+            ]
+            for name, of_layer in state.items()
+        }
+        self._protect()
+
+    def _protect(self) -> None:
+        """``∇W ← ∇W (I − C)`` from here on (line 17)."""
+        for name, weight in self.weights.items():
+            C = self.memory.get(name)
+            weight.projection = Projection.of_conceptors(C, weight.parameter) if C is not None else None
+
+    def _conceptors(self, batches: list[Any]) -> dict[str, list[Conceptor]]:
+        """Equation 2 for what ``batches`` feed to each weight, with its aperture adapted if ``gain`` says so."""
+        seen = capture_moments(self.model, self.weights, batches, self.forward, self._rows)
+        fitted = {name: [Conceptor.fit(m, self.aperture[name]) for m in several] for name, several in seen.items()}
+        return self._adapt(fitted, batches) if self.gain else fitted
+
+    def _adapt(self, fitted: dict[str, list[Conceptor]], batches: list[Any]) -> dict[str, list[Conceptor]]:
+        """Raise each aperture by factors of 1.1 until ``Σ‖C x‖ ≥ gain · Σ‖x‖`` over the rows ``x``."""
+        powers = {name: [0] * len(several) for name, several in fitted.items()}
+        waiting = {name for name, several in fitted.items() if any(C.rank for C in several)}
+        candidates = torch.arange(64)
+        while waiting:
+            shares = self._passed_norms(fitted, powers, waiting, candidates, batches)
+            for name in list(waiting):
+                for i, passed in enumerate(shares[name]):
+                    enough = (passed >= self.gain).nonzero()
+                    powers[name][i] += int(enough[0]) if len(enough) else len(candidates)
+                if all(bool((passed >= self.gain).any()) for passed in shares[name]):
+                    waiting.discard(name)
+        return {
+            n: [C.adapt(ADAPTATION_STEP**p) for C, p in zip(cs, powers[n], strict=True)] for n, cs in fitted.items()
+        }
+
+    def _passed_norms(
+        self, fitted: Any, powers: Any, waiting: set[str], candidates: Tensor, batches: list[Any]
+    ) -> dict[str, list[Tensor]]:
+        """``Σ‖C x‖ / Σ‖x‖`` for each matrix of a layer and each number of steps, in one pass over the rows."""
+        passed: dict[str, list[Tensor]] = {}
+        total: dict[str, list[Tensor]] = {}
+
+        def add(weight: ProtectedWeight, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            name = weight.name
+            if name not in waiting:
+                return
+            for stack in self._rows(use, args, kwargs):
+                for i, rows in enumerate(stack):
+                    C = fitted[name][i]
+                    X = rows.double()
+                    steps = (powers[name][i] + candidates).to(X.device, torch.float64)
+                    q = C.odds[:, None] * ADAPTATION_STEP ** (2 * steps)  # [k, candidates]
+                    s = 1 / (1 + 1 / q)
+                    through = ((X @ C.basis).square() @ s.square()).sqrt().sum(0)
+                    norms = torch.linalg.vector_norm(X, dim=1).sum()
+                    if name not in passed or len(passed[name]) <= i:
+                        passed.setdefault(name, []).append(through)
+                        total.setdefault(name, []).append(norms)
+                    else:
+                        passed[name][i] = passed[name][i] + through
+                        total[name][i] = total[name][i] + norms
+
+        listen(self.model, self.weights, batches, add, self.forward)
+        return {
+            name: [p / t if t > 0 else torch.ones_like(p) for p, t in zip(passed[name], total[name], strict=True)]
+            for name in waiting
+        }
+
+    def _rows(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+        dense = any(fnmatch.fnmatch(f"{use.module_name}.{use.attribute}", p) for p in self.dense_patches)
+        if not dense or not isinstance(use.kind, ConvolutionKind):
+            yield from use.rows(args, kwargs)
+            return
+        for part in use.kind.parts(use.module, args, kwargs):
+            yield patches(use.module, part[0], stride=(1,) * (use.module.get_parameter("weight").ndim - 2))
+
+    def _may_free(self, weight: ProtectedWeight) -> bool:
+        """The gates beside the overlap: sizes and names."""
+        _, _, d = weight.shape
+        limit = self.free_dims if isinstance(weight.uses[0].kind, ConvolutionKind) else self.smallest
+        large = self.smallest is None or limit is None or d > limit
+        return large and self.free_dims > 0 and not any(fnmatch.fnmatch(weight.name, p) for p in self.closed)
+
+    def _mixing(self, weight: ProtectedWeight, directions: list[Tensor]) -> Mixing:
+        """``U`` of all matrices, padded to the widest with zeros, which do nothing; and ``M`` at its start."""
+        like, K = weight.parameter, max(U.shape[1] for U in directions)
+        U = torch.zeros(len(directions), weight.shape[2], K, dtype=like.dtype, device=like.device)
+        for i, columns in enumerate(directions):
+            U[i, :, : columns.shape[1]] = columns
+        M = torch.zeros(len(directions), K, K, dtype=like.dtype)
+        if self.random_start:
+            M.uniform_(-(K**-0.5), K**-0.5, generator=self._generator(weight.name))
+        hold = self.hold and not isinstance(weight.uses[0].kind, ConvolutionKind)
+        return Mixing(U, M.to(like.device), self.replace, hold)
+
+    def _generator(self, name: str) -> torch.Generator:
+        """A random stream of its own for each seed, task and layer, so that nothing about it needs saving."""
+        digest = hashlib.sha256(f"{self.seed}/{len(self.tasks)}/{name}".encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
+
+    def _aperture_of(self, name: str, aperture: float | Mapping[str, float]) -> float:
+        if not isinstance(aperture, Mapping):
+            return float(aperture)
+        for pattern, value in aperture.items():
+            if fnmatch.fnmatch(name, pattern):
+                return float(value)
+        raise ValueError(
+            f"aperture: no pattern matches '{name}'; the patterns are {list(aperture)}. End with '*' for the rest."
+        )
+
+
+def _ratio(shared: Conceptor, past: Conceptor) -> float:
+    """``Θ(C_and) / Θ(C)``; an empty past shares nothing."""
+    return shared.capacity / past.capacity if past.capacity > 0 else 0.0
+
+
+def _check(sound: bool, name: str, value: object, expected: str) -> None:
+    if not sound:
+        raise ValueError(f"{name} must be {expected}; got {value!r}.")

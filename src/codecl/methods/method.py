@@ -1,0 +1,321 @@
+"""What every method shares: tasks, heads, norms and biases, guarded optimizers, state. By itself, fine-tuning.
+
+A method of one's own is a subclass with a few hooks, all optional:
+
+    prepare(loader)       before a task after the first: the changes of weights that the task sees
+    remember(loader)      after a task: fold its inputs into memory and set ``weight.projection``
+    memory_state()        what ``remember`` keeps: nested dicts and lists of tensors, numbers and strings
+    load_memory(state)    the inverse; sets ``weight.projection``
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from torch import nn, optim
+
+from codecl.layers import (
+    Change,
+    Forward,
+    LayerTable,
+    Mixing,
+    ProtectedWeight,
+    attach,
+    call_with_first,
+    survey,
+    take,
+)
+from codecl.layers.table import Policy, unknown
+from codecl.methods.guard import Guard, Project
+from codecl.methods.heads import find_task_heads
+from codecl.methods.state import FORMAT, check_state, size
+from codecl.methods.unprojected import Unprojected
+
+Task = int | str
+
+
+class Method:
+    """Plain fine-tuning, and the frame in which every other method stands.
+
+    ``heads`` names the modules that each task has for itself; those of a ``MultiHead`` are found. ``skip`` names what
+    may train unprotected. ``norm`` and ``bias`` say what becomes of the parameters that input correlations do not
+    describe: ``freeze`` after the first task, ``per-task`` copies, or ``free``. ``forward(model, batch)`` says how a
+    batch becomes a call.
+    """
+
+    name: ClassVar[str] = "finetune"
+    protects: ClassVar[bool] = False
+    samples: int | None = None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        heads: Sequence[str] = (),
+        skip: Sequence[str] = (),
+        norm: Policy = "freeze",
+        bias: Policy = "freeze",
+        forward: Forward = call_with_first,
+    ) -> None:
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            raise TypeError(
+                "a DistributedDataParallel model is not supported yet: attach to the module inside it, on one process."
+            )
+        self.model, self.forward = model, forward
+        multihead = find_task_heads(model)
+        heads = (*heads, *(multihead.names if multihead else ()))
+        self.layers: LayerTable = survey(model, heads, skip, norm, bias, self.protects)
+        self.tasks: list[Task] = []
+        self._learning = False
+        self._changes: list[dict[str, Change]] = []
+        self._shown: int | None = None
+        self._unprojected = Unprojected(model, self.layers, (*skip, *heads), norm, bias, multihead)
+        self._guards: list[Guard] = []
+        self._attached = True
+        self._take_back = attach(self.weights)
+
+    # What a user calls.
+
+    def guard(self, optimizer: optim.Optimizer, project: Project | None = None) -> None:
+        """Make ``optimizer`` keep to the projected space, and train what a task adds. Call it for every new optimizer.
+
+        ``project`` overrides what is projected: ``"gradient"``, ``"update"`` or ``"both"``.
+        """
+        self._check_attached()
+        for same in [g for g in self._guards if g.optimizer is optimizer]:
+            same.release()
+            self._guards.remove(same)
+        guard = Guard(optimizer, self.weights, project)
+        for earlier in [g for g in self._guards if g.weights.keys() & guard.weights.keys()]:
+            earlier.replace()
+            self._guards.remove(earlier)
+        self._guards.append(guard)
+        guard.join(self._extras(), self._unprojected.frozen)
+
+    def begin_task(self, task: Task, loader: Iterable[Any] | None = None) -> None:
+        """Get ready to learn ``task``, a new name or number; ``loader`` yields its training batches."""
+        self._check_attached()
+        if self._learning:
+            raise RuntimeError(f"task {self.tasks[-1]!r} was begun and not ended: call end_task(loader) first.")
+        if task in self.tasks:
+            raise ValueError(
+                f"task {task!r} has been learned already, of {self.tasks}: give the new task a name of its own."
+            )
+        self._check_still_frozen()
+        self._take_in_head(len(self.tasks))
+        self._changes.append(self.prepare(loader) if self.tasks else {})
+        self.tasks.append(task)
+        self._learning = True
+        self._show(len(self.tasks) - 1)
+        for guard in self._guards:
+            guard.join(self._extras(), self._unprojected.frozen)
+        self._versions = {name: weight.parameter._version for name, weight in self.weights.items()}
+
+    def end_task(self, loader: Iterable[Any] | None = None) -> None:
+        """``task`` has been learned: its inputs are part of the past now. ``loader`` yields its training batches."""
+        self._check_attached()
+        if not self._learning:
+            raise RuntimeError("no task is being learned: call begin_task(task, loader) first.")
+        self._warn_if_unguarded()
+        self.remember(loader)
+        self._unprojected.store()
+        for parameter in self.parameters():
+            parameter.requires_grad_(False)
+            parameter.grad = None
+        self._learning = False
+        self._unprojected.freeze()
+        for guard in self._guards:
+            guard.join({}, self._unprojected.frozen)
+            guard.forget_state()
+
+    @contextmanager
+    def task(self, task: Task) -> Iterator[None]:
+        """The network as ``task`` knows it, by name or number: head, norms and effective weights."""
+        self._check_attached()
+        position, before = self._position(task), self._shown
+        with self._unprojected.shown_to(position):
+            self._show(position)
+            try:
+                yield
+            finally:
+                self._show(before)
+
+    def export(self, task: Task) -> nn.Module:
+        """A plain copy of the model as ``task`` knows it, with its effective weights baked in; it needs no codecl."""
+        with self.task(task), self._bare():
+            changed = [weight for weight in self.weights.values() if weight.change is not None]
+            shared = [weight.parameter.data for weight in changed]
+            try:
+                for weight in changed:
+                    weight.parameter.data = weight.effective()
+                plain = copy.deepcopy(self.model)
+            finally:
+                for weight, value in zip(changed, shared, strict=True):
+                    weight.parameter.data = value
+        self._unprojected.restore_flags(plain)
+        plain.zero_grad(set_to_none=True)
+        return plain
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """What the current task learns beside the parameters of the model."""
+        for several in self._extras().values():
+            yield from several
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the model's own parameters: tensors by parameter name, loadable with ``weights_only=True``."""
+        return {
+            "format": FORMAT,
+            "method": self.name,
+            "weights": self._shapes(),
+            "tasks": list(self.tasks),
+            "open": self._learning,
+            "own": [dict(values) for values in self._unprojected.stored],
+            "changes": [{name: change.state() for name, change in of.items()} for of in self._changes],
+            "memory": self.memory_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where ``state_dict()`` was taken. The model's own state is loaded separately, before this."""
+        self._check_attached()
+        check_state(state, self.name, self._shapes())
+        changes = [{name: self.load_change(name, c) for name, c in of.items()} for of in state["changes"]]
+        self.load_memory(state["memory"])
+        self.tasks, self._learning, self._changes = list(state["tasks"]), bool(state["open"]), changes
+        if self.tasks:
+            self._take_in_head(len(self.tasks) - 1)
+        for of in changes if not self._learning else changes[:-1]:
+            for change in of.values():
+                for parameter in change.parameters():
+                    parameter.requires_grad_(False)
+        self._unprojected.stored = [{name: value.clone() for name, value in own.items()} for own in state["own"]]
+        self._unprojected.thaw()
+        self._unprojected.freeze()
+        self._show(len(self.tasks) - 1 if self.tasks else None)
+        self._versions = {name: weight.parameter._version for name, weight in self.weights.items()}
+        for guard in self._guards:
+            guard.join(self._extras(), self._unprojected.frozen)
+
+    def bytes(self) -> dict[str, int]:
+        """What the method stores: ``memory``, all of it, and ``per_task``, what a further task adds on average."""
+        of_tasks = size(self._unprojected.stored) + size([[c.state() for c in of.values()] for of in self._changes])
+        return {
+            "memory": size(self.memory_state()) + of_tasks,
+            "per_task": of_tasks // max(1, len(self.tasks)),
+        }
+
+    def detach(self) -> None:
+        """Give the model and its optimizers back as they were found; the shared weights keep what was learned."""
+        self._check_attached()
+        for guard in self._guards:
+            guard.release()
+        self._guards = []
+        self._unprojected.thaw()
+        self._take_back()
+        self._unprojected.restore_flags()
+        self._attached = False
+
+    # What a method overrides.
+
+    def prepare(self, loader: Iterable[Any] | None) -> dict[str, Change]:
+        """Before a task after the first: how its view of the weights differs from the shared ones, by weight name."""
+        return {}
+
+    def remember(self, loader: Iterable[Any] | None) -> None:
+        """After a task: fold its inputs into memory. The only place where memory changes."""
+
+    def memory_state(self) -> Any:
+        """What ``remember`` keeps."""
+        return {}
+
+    def load_memory(self, state: Any) -> None:
+        """The inverse of ``memory_state``; sets the projections."""
+
+    def load_change(self, name: str, state: Mapping[str, Any]) -> Change:
+        """The inverse of ``Change.state()``."""
+        return Mixing.from_state(state, like=self.weights[name].parameter)
+
+    # What a method uses.
+
+    @property
+    def weights(self) -> dict[str, ProtectedWeight]:
+        """The protected weights by name."""
+        return self.layers.protected
+
+    def sample(self, loader: Iterable[Any] | None) -> list[Any]:
+        """Whole batches of ``loader``, until there are ``self.samples`` inputs."""
+        return take(loader, self.samples)
+
+    @contextmanager
+    def shared_weights(self) -> Iterator[None]:
+        """The network on its shared weights, whatever task is current."""
+        shown = self._shown
+        self._show(None)
+        try:
+            yield
+        finally:
+            self._show(shown)
+
+    # The rest is nobody else's.
+
+    def _show(self, position: int | None) -> None:
+        self._shown = position
+        changes = self._changes[position] if position is not None else {}
+        for name, weight in self.weights.items():
+            weight.change = changes.get(name)
+
+    def _position(self, task: Task) -> int:
+        if task in self.tasks:
+            return self.tasks.index(task)
+        by_number = isinstance(task, int) and all(isinstance(known, str) for known in self.tasks)
+        if by_number and 0 <= int(task) < len(self.tasks):
+            return int(task)
+        raise ValueError(unknown("task", task, self.tasks))
+
+    def _extras(self) -> dict[nn.Parameter, list[nn.Parameter]]:
+        """What the task being learned adds, by the weight it belongs to."""
+        changes = self._changes[-1] if self._learning else {}
+        return {self.weights[name].parameter: change.parameters() for name, change in changes.items()}
+
+    def _take_in_head(self, position: int) -> None:
+        new, before = self._unprojected.use_head(position)
+        for guard in self._guards:
+            guard.join({}, self._unprojected.frozen)  # heads come before the extras of a task, as in model.parameters()
+            guard.adopt(new, before)
+
+    @contextmanager
+    def _bare(self) -> Iterator[None]:
+        """The model without any forward of ours, for a while."""
+        with self._unprojected.bare():
+            self._take_back()
+            try:
+                yield
+            finally:
+                self._take_back = attach(self.weights)
+
+    def _shapes(self) -> dict[str, list[int]]:
+        return {name: list(weight.shape) for name, weight in self.weights.items()}
+
+    def _check_attached(self) -> None:
+        if not self._attached:
+            raise RuntimeError("this method was detached from its model: attach a new one.")
+
+    def _check_still_frozen(self) -> None:
+        thawed = [row.name for row in self.layers.of_role("frozen") if row.parameter.requires_grad]
+        if thawed and self.protects:
+            raise RuntimeError(
+                f"{thawed} did not train when the method was attached, so nothing protects them; now they would. "
+                "Turn requires_grad off again, or attach a new method with it on."
+            )
+
+    def _warn_if_unguarded(self) -> None:
+        learned = any(weight.parameter._version != self._versions[name] for name, weight in self.weights.items())
+        if len(self.tasks) > 1 and learned and not any(guard.steps for guard in self._guards):
+            warnings.warn(
+                f"task {self.tasks[-1]!r} was trained by an optimizer that is not guarded: Adam or weight decay would "
+                "have moved old outputs. Call method.guard(optimizer) for every optimizer.",
+                stacklevel=3,
+            )
