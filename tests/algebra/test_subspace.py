@@ -130,6 +130,17 @@ def test_growing_to_all_of_the_energy_takes_the_rank_of_the_rows_and_no_noise(dt
     assert_matrix(S.remove(X), torch.zeros_like(X), atol=1e-12 if dtype == torch.float64 else 1e-5)
 
 
+@pytest.mark.parametrize(("dtype", "small"), [(torch.float32, 1e-4), (torch.float64, 1e-6)])
+def test_the_basis_stays_orthonormal_when_little_is_new(dtype, small):
+    """A residual of 1e-6 of the rows points into the old basis by 1e-10 of its length, unless that is taken out."""
+    g = generator(7)
+    E = orthonormal(g, 30, 20)
+    X = normal(g, 60, 10) @ E[:, :10].mT + small * normal(g, 60, 10) @ E[:, 10:].mT
+    grown = Subspace(E[:, :10]).grow(X.to(dtype), 1.0)
+    assert grown.rank == 20
+    assert_orthonormal(grown)
+
+
 @given(dims, seeds)
 def test_project_remove_and_complement(d, seed):
     g = generator(seed)

@@ -228,12 +228,13 @@ class Conceptor:
         a, b = A @ Y, B @ Zt.mT
         sine = torch.linalg.vector_norm(b - a * cosine, dim=0)
         shared = sine.square() / (1 + cosine) <= tolerance  # 1 − cos θ, free of cancellation
-        D = (a + b)[:, shared]
+        D: Tensor = (a + b)[:, shared]
         return D / torch.linalg.vector_norm(D, dim=0)
 
     def _outside(self) -> Tensor:
         """An orthonormal basis of the complement of ``U``, ``[d, d − k]``."""
-        return torch.linalg.qr(self.basis, mode="complete").Q[:, self.rank :]
+        Q: Tensor = torch.linalg.qr(self.basis, mode="complete").Q
+        return Q[:, self.rank :]
 
     def _inner(self, other: Conceptor) -> float:
         """``tr(C B)``, each written as ``rest · I + U diag(s − rest) Uᵀ``."""

@@ -1,0 +1,28 @@
+"""Timing several things in turn, round after round, so that noise meets them alike."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+
+def in_turn(cases: Mapping[str, Callable[[], object]], repeat: int, warm_up: int = 3) -> dict[str, list[float]]:
+    """Seconds of each case in each round; within a round the cases run one after the other."""
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for round_ in range(warm_up + repeat):
+        for name, run in cases.items():
+            begin = time.perf_counter()
+            run()
+            if round_ >= warm_up:
+                seconds[name].append(time.perf_counter() - begin)
+    return seconds
+
+
+def ratio(seconds: Mapping[str, list[float]], name: str, base: str) -> float:
+    """The median over rounds of the case's time over the base's in the same round."""
+    return statistics.median(a / b for a, b in zip(seconds[name], seconds[base], strict=True))
+
+
+def once(run: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
