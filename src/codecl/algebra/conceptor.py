@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from codecl.algebra.moments import Moments
@@ -228,8 +229,7 @@ class Conceptor:
         a, b = A @ Y, B @ Zt.mT
         sine = torch.linalg.vector_norm(b - a * cosine, dim=0)
         shared = sine.square() / (1 + cosine) <= tolerance  # 1 − cos θ, free of cancellation
-        D: Tensor = (a + b)[:, shared]
-        return D / torch.linalg.vector_norm(D, dim=0)
+        return F.normalize((a + b)[:, shared], dim=0)
 
     def _outside(self) -> Tensor:
         """An orthonormal basis of the complement of ``U``, ``[d, d − k]``."""

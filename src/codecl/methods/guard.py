@@ -108,8 +108,8 @@ class Guard:
         if type(self.optimizer) is not optim.SGD:
             raise UnsafeOptimizer(
                 f"{type(self.optimizer).__name__} is not known to keep a projected gradient projected: only a step "
-                "that is linear in the gradient does. Project its update as well, method.guard(optimizer, project='both'), "
-                "or use SGD, Adam or AdamW."
+                "that is linear in the gradient does. Project its update as well, "
+                "method.guard(optimizer, project='both'), or use SGD, Adam or AdamW."
             )
         return {
             parameter: "update" if group["weight_decay"] != 0 else "gradient"

@@ -1,0 +1,53 @@
+"""Imports point one way, and importing the package costs and changes nothing."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import codecl
+
+PACKAGE = Path(codecl.__file__).parent
+MAY_IMPORT = {
+    "algebra": set(),
+    "layers": {"algebra"},
+    "methods": {"algebra", "layers"},
+    "networks": set(),
+}
+AFTER_IMPORT = """
+import random, sys, torch
+before, state, threads = set(sys.modules), torch.get_rng_state(), torch.get_num_threads()
+python = random.getstate()
+import codecl
+assert torch.equal(state, torch.get_rng_state()) and torch.get_num_threads() == threads
+assert random.getstate() == python
+new = {name.split(".")[0] for name in set(sys.modules) - before}
+print(" ".join(sorted(new - set(sys.stdlib_module_names) - {"torch"})))
+"""
+
+
+def imported_parts(path: Path) -> set[str]:
+    """The sub-packages of codecl that a file imports from."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names.append(node.module or "")
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+    return {name.split(".")[1] for name in names if name.startswith("codecl.")}
+
+
+def test_every_part_has_a_place_in_the_order():
+    assert {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(MAY_IMPORT)
+
+
+def test_imports_point_one_way():
+    for part, allowed in MAY_IMPORT.items():
+        for path in (PACKAGE / part).rglob("*.py"):
+            assert imported_parts(path) <= allowed | {part}, path
+
+
+def test_the_core_imports_torch_alone_and_changes_nothing():
+    result = subprocess.run([sys.executable, "-c", AFTER_IMPORT], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["codecl"]
