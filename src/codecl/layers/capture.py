@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from codecl.algebra import Moments
+from codecl.layers.kinds import is_registered
 from codecl.layers.weight import AttachedForward, Listener, ProtectedWeight, Use
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -41,7 +42,8 @@ def take(loader: Iterable[Any] | None, samples: int | None) -> list[Any]:
     with _untouched_randomness():
         for batch in loader:
             batches.append(batch)
-            count += _inputs_in(batch)
+            inputs = _inputs_in(batch)
+            count += 1 if inputs is None else inputs
             if samples is not None and count >= samples:
                 break
     if count == 0:
@@ -82,9 +84,6 @@ def capture_moments(
     checked: set[nn.Module] = set()
 
     def add(weight: ProtectedWeight, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if use.module not in checked:
-            _check_rows_describe_output(use, args, kwargs)
-            checked.add(use.module)
         for stack in rows(use, args, kwargs):
             if sum(len(matrix) for matrix in stack) == 0:
                 continue
@@ -92,9 +91,13 @@ def capture_moments(
                 new = [Moments.of(matrix) for matrix in stack]
             except ValueError as error:
                 raise ValueError(f"'{weight.name}': {error}") from None
+            weight.rows_seen += sum(moments.count for moments in new)
             seen[weight.name] = (
                 new if weight.name not in seen else [a + b for a, b in zip(seen[weight.name], new, strict=True)]
             )
+        if use.module not in checked:
+            _check_rows_describe_output(use, args, kwargs)
+            checked.add(use.module)
 
     listen(model, weights, batches, add, forward)
     return seen
@@ -108,7 +111,7 @@ def _check_rows_describe_output(use: Use, args: tuple[Any, ...], kwargs: dict[st
     """A subclass with a forward of its own must still compute ``rows · matrixᵀ + bias``, in whatever order."""
     forward = vars(use.module).get("forward")
     assert isinstance(forward, AttachedForward)
-    if forward.standard or len(use.kind.weights) > 1:
+    if (forward.standard and is_registered(type(use.module))) or len(use.kind.weights) > 1:
         return
     W = use.matrices(use.module.get_parameter(use.attribute))
     bias = next((b for name in use.kind.biases if (b := getattr(use.module, name, None)) is not None), None)
@@ -119,9 +122,15 @@ def _check_rows_describe_output(use: Use, args: tuple[Any, ...], kwargs: dict[st
         for rows, matrix, of_group in zip(stack, W, shift, strict=True)
     ]
     expected = torch.cat([product.flatten() for product in products]).sort().values
-    output = forward.original(*args, **kwargs).flatten().sort().values
-    if len(output) != len(expected) or not torch.allclose(
-        output, expected, rtol=1e-2, atol=1e-3 * float(expected.abs().max())
+    if len(expected) == 0:
+        return
+    output = forward.original(*args, **kwargs)
+    if (
+        not isinstance(output, Tensor)
+        or output.numel() != len(expected)
+        or not torch.allclose(
+            output.flatten().sort().values, expected, rtol=1e-2, atol=1e-3 * float(expected.abs().max())
+        )
     ):
         raise UnseenUse(
             f"'{use.module_name}' is {type(use.module).__name__}, whose forward is not the weight times its rows. "
@@ -138,15 +147,33 @@ class _NoOtherUse(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for argument in (*args, *(kwargs or {}).values()):
+        name = getattr(func, "__name__", str(func))
+        for argument in _tensors_in(_valued(name, args), kwargs):
             weight = self.watched.get(id(argument))
-            if weight is not None and weight.calls == 0 and isinstance(result, Tensor) and result is not argument.grad:
+            if weight is not None and weight.calls == 0 and any(r is not argument.grad for r in _tensors_in(result)):
                 raise UnseenUse(
-                    f"'{weight.name}' is used by {getattr(func, '__name__', func)} outside a call of "
+                    f"'{weight.name}' is used by {name} outside a call of "
                     f"'{weight.uses[0].module_name}', where its inputs cannot be captured. "
                     "Call the module instead of using its weight, or name it in skip=[…]."
                 )
         return result
+
+
+def _valued(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments whose values matter, not only their dtype and device."""
+    if name.startswith("new") or name.endswith("_like"):
+        return ()
+    return args[:1] if name in ("to", "type_as") else args
+
+
+def _tensors_in(*values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _tensors_in(*value)
+        elif isinstance(value, dict):
+            yield from _tensors_in(*value.values())
 
 
 @contextmanager
@@ -185,9 +212,9 @@ def _to_device(model: nn.Module, value: Any) -> Any:
     return value.to(parameter.device) if isinstance(value, Tensor) and parameter is not None else value
 
 
-def _inputs_in(batch: Any) -> int:
-    """The leading dimension of the first tensor in the batch."""
+def _inputs_in(batch: Any) -> int | None:
+    """The leading dimension of the first tensor in the batch; None where only ``forward`` knows what is in it."""
     if isinstance(batch, Tensor):
         return batch.shape[0] if batch.ndim else 1
     values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
-    return next((n for value in values if (n := _inputs_in(value))), 0)
+    return next((n for value in values if (n := _inputs_in(value)) is not None), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -36,7 +37,7 @@ class ConvolutionKind(LayerKind):
         if x.ndim == len(kernel) + 1:
             yield (x,)
             return
-        numbers = x[0].numel() * int(torch.tensor(kernel).prod())
+        numbers = x.shape[1:].numel() * math.prod(kernel)
         for some in torch.split(x, max(1, NUMBERS_AT_ONCE // max(1, numbers))):
             yield (some,)
 

@@ -94,6 +94,11 @@ def runs_registered_forward(module: nn.Module) -> bool:
     return base is not None and type(module).forward is base.forward and "forward" not in vars(module)
 
 
+def is_registered(module_type: type[nn.Module]) -> bool:
+    """Whether the type itself is registered, not a base of it: then nothing it computes is overridden."""
+    return module_type in _KINDS
+
+
 def refusal_of(module: nn.Module) -> str | None:
     """Why ``module`` is refused by name, or None."""
     return next((_REFUSED[base] for base in type(module).__mro__ if base in _REFUSED), None)

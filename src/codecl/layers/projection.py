@@ -8,6 +8,7 @@ cost ``o`` and ``n`` rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -57,14 +58,21 @@ class Projection:
     def __call__(self, A: Tensor) -> Tensor:
         """``A (I − C)``, ``[g, m, d] → [g, m, d]``."""
         narrow, A = A.dtype, A.to(self._dtype)
-        if self.matrix is not None:
-            return _times(A, self.matrix).to(narrow)
-        inside = _times(_times(A, self.basis) * self.values, self.basis.mT)
-        return (A - inside if self.outside is None else A * self.outside - inside).to(narrow)
+        with unrounded(A):
+            if self.matrix is not None:
+                return _times(A, self.matrix).to(narrow)
+            inside = _times(_times(A, self.basis) * self.values, self.basis.mT)
+            return (A - inside if self.outside is None else A * self.outside - inside).to(narrow)
 
     @property
     def _dtype(self) -> torch.dtype:
         return self.basis.dtype if self.matrix is None else self.matrix.dtype
+
+
+def unrounded(A: Tensor) -> AbstractContextManager[Any]:
+    """Without autocast, also where a backward pass runs inside of it: its bfloat16 products would leak."""
+    device = A.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def _times(A: Tensor, B: Tensor) -> Tensor:
@@ -109,8 +117,10 @@ class ProjectedLinear(torch.autograd.Function):
     def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         X, W = ctx.saved_tensors
         wants_X, wants_W, wants_bias, _ = ctx.needs_input_grad
-        dX = delta @ W if wants_X else None
-        dW = delta.mT @ ctx.projection(X.unsqueeze(0)).squeeze(0) if wants_W else None
+        with unrounded(delta):
+            # Differentiated again (a gradient penalty), dX gives W a gradient too: projected, like every other.
+            dX = delta @ projected_weight(W, ctx.projection) if wants_X else None
+            dW = delta.mT @ ctx.projection(X.unsqueeze(0)).squeeze(0) if wants_W else None
         return dX, dW, delta.sum(0) if wants_bias else None, None
 
 

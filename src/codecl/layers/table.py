@@ -44,6 +44,10 @@ class LayerTable:
 
     rows: tuple[LayerRow, ...]
     protected: dict[str, ProtectedWeight] = field(repr=False)
+    protects: bool = True
+    """False for a method that protects nothing: then norms and biases are free, whatever their policy."""
+    heads: tuple[str, ...] = ()
+    """The modules and parameters that each task has for itself."""
 
     def __iter__(self) -> Iterator[LayerRow]:
         return iter(self.rows)
@@ -62,12 +66,20 @@ class LayerTable:
 
     def __str__(self) -> str:
         head = ("weight", "layer", "shape", "role", "note")
-        lines = [(r.name, r.module_type, "×".join(map(str, r.shape)) or "scalar", r.role, r.note) for r in self.rows]
+        lines = [
+            (r.name, r.module_type, "×".join(map(str, r.shape)) or "scalar", r.role, r.note + self._unseen(r.name))
+            for r in self.rows
+        ]
         widths = [max(len(line[i]) for line in (head, *lines)) for i in range(5)]
         text = [
             "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in (head, *lines)
         ]
         return "\n".join([text[0], "  ".join("-" * w for w in widths), *text[1:]])
+
+    def _unseen(self, name: str) -> str:
+        captured = any(weight.rows_seen for weight in self.protected.values())
+        never = captured and name in self.protected and not self.protected[name].rows_seen
+        return "; never called so far, so there is nothing to protect" if never else ""
 
 
 def survey(
@@ -98,7 +110,7 @@ def survey(
         kind = type(uses[0].module).__name__
         shape = () if is_lazy(parameter) else tuple(parameter.shape)
         rows.append(LayerRow(name, kind, shape, role, note, parameter))  # type: ignore[arg-type]
-    table = LayerTable(tuple(rows), protected)
+    table = LayerTable(tuple(rows), protected, protects, tuple(heads))
     if bad := table.of_role("uncovered"):
         raise UncoveredWeights(_uncovered_message(bad))
     return table

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from codecl.layers.kinds import LayerKind, runs_registered_forward
 from codecl.layers.mixing import Change
 from codecl.layers.patching import patch_forwards
-from codecl.layers.projection import Projection, projected_linear, projected_weight
+from codecl.layers.projection import Projection, projected_linear, projected_weight, unrounded
 
 Listener = Callable[["Use", tuple[Any, ...], dict[str, Any]], None]
 
@@ -36,6 +36,8 @@ class ProtectedWeight:
     projects_gradient: bool = True
     """False while a guarded optimizer projects the update in place of the gradient."""
     listener: Listener | None = None
+    rows_seen: int = field(default=0, init=False)
+    """How many rows have been captured so far; none means that no call of its modules was seen."""
     calls: int = field(default=0, init=False)
     """How many calls of its modules are under way: outside of one, nothing may use the parameter."""
 
@@ -97,8 +99,11 @@ class AttachedForward:
         self.original: Callable[..., Any] = module.forward
         self.standard = runs_registered_forward(module)
         self.pointwise = kind.pointwise and len(self.weights) == 1 and self.standard
+        self.running = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.running:  # a forward that calls its own module: the weights stand in place already
+            return self.original(*args, **kwargs)
         with self._under_way():
             for attribute, weight in self.weights.items():
                 if weight.listener is not None:
@@ -107,15 +112,15 @@ class AttachedForward:
             if not any(w.change is not None or w.learns_projected for w in self.weights.values()):
                 return self.original(*args, **kwargs)
             if self.pointwise and len(args) == 1 and not kwargs:
-                weight = next(iter(self.weights.values()))
+                ((attribute, weight),) = self.weights.items()
                 if _cheaper_on_inputs(weight, args[0]):
-                    return self._on_inputs(weight, args[0])
+                    return self._on_inputs(attribute, weight, args[0])
             return self._on_weights(*args, **kwargs)
 
-    def _on_inputs(self, weight: ProtectedWeight, x: Tensor) -> Tensor:
+    def _on_inputs(self, attribute: str, weight: ProtectedWeight, x: Tensor) -> Tensor:
         """``W`` on changed rows, its gradient from projected rows."""
         X = x.reshape(-1, x.shape[-1])
-        W = weight.matrices().squeeze(0)  # indexing would copy the gradient
+        W = self._matrices(attribute).squeeze(0)  # indexing would copy the gradient
         if weight.change is not None:
             X = weight.change.rows(X)
         bias = next((getattr(self.module, name, None) for name in self.kind.biases), None)
@@ -123,31 +128,40 @@ class AttachedForward:
             Y = projected_linear(X, W, bias, weight.projection)
         else:
             Y = nn.functional.linear(X, W, bias)
-        return Y.reshape(*x.shape[:-1], -1)
+        return Y.reshape(*x.shape[:-1], Y.shape[-1])
 
     def _on_weights(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward, with each weight swapped for its effective value while it runs."""
         kept = dict(self.module._parameters)
         try:
             for attribute, weight in self.weights.items():
-                W = self.kind.matrices(self.module, attribute, weight.parameter)
+                W = self._matrices(attribute)
                 if weight.projection is not None and weight.learns_projected:
                     W = projected_weight(W, weight.projection)
                 if weight.change is not None:
-                    W = weight.change.weight(W)
+                    with unrounded(W):
+                        W = weight.change.weight(W)
                 value = self.kind.parameter(self.module, attribute, W)
                 self.module._parameters[attribute] = value  # type: ignore[assignment]
             return self.original(*args, **kwargs)
         finally:
             self.module._parameters.update(kept)
 
+    def _matrices(self, attribute: str) -> Tensor:
+        """The weight as the module holds it now, which in ``torch.func.functional_call`` is another tensor."""
+        held = self.module._parameters[attribute]
+        assert held is not None
+        return self.kind.matrices(self.module, attribute, held)
+
     @contextmanager
     def _under_way(self) -> Iterator[None]:
+        self.running = True
         for weight in self.weights.values():
             weight.calls += 1
         try:
             yield
         finally:
+            self.running = False
             for weight in self.weights.values():
                 weight.calls -= 1
 
@@ -164,12 +178,23 @@ def _cheaper_on_inputs(weight: ProtectedWeight, x: Any) -> bool:
     return x.numel() <= o * d
 
 
+def _is_attached(module: nn.Module) -> bool:
+    return isinstance(vars(module).get("forward"), AttachedForward)
+
+
 def attach(weights: Mapping[str, ProtectedWeight]) -> Callable[[], None]:
     """Give every module that uses one of ``weights`` its attached forward; returns what takes it back."""
+    if taken := [use.module_name for w in weights.values() for use in w.uses if _is_attached(use.module)]:
+        raise RuntimeError(f"another method is attached to this model (at '{taken[0]}'): call its detach() first.")
     used: dict[nn.Module, dict[str, ProtectedWeight]] = {}
     kinds: dict[nn.Module, LayerKind] = {}
     for weight in weights.values():
         for use in weight.uses:
+            if isinstance(vars(use.module).get("forward"), AttachedForward):
+                raise ValueError(
+                    f"'{use.module_name}' has a method attached already, or is a copy of a module that has. "
+                    "Call its method.detach() first; attach to a copy made by method.export(task)."
+                )
             used.setdefault(use.module, {})[use.attribute] = weight
             kinds[use.module] = use.kind
     return patch_forwards({module: AttachedForward(module, of, kinds[module]) for module, of in used.items()})

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar, Literal, Self
 
@@ -28,10 +28,33 @@ from codecl.algebra import Conceptor
 from codecl.algebra.tolerances import INTERSECTION
 from codecl.layers import Change, Mixing, Projection, ProtectedWeight, Use, capture_moments, listen
 from codecl.layers.convolution import ConvolutionKind, patches
+from codecl.methods.adaptation import adapt_apertures
 from codecl.methods.method import Method
 
-ADAPTATION_STEP = 1.1
-"""The published implementation raises the aperture by this factor until enough of the input norm passes."""
+PAPER: dict[str, Any] = {
+    "before": "previous",
+    "after": "shared",
+    "replace": False,
+    "random_start": False,
+    "hold": False,
+    "gain": 0.0,
+    "minimum": 0.0,
+    "smallest": None,
+    "closed": (),
+    "dense_patches": (),
+}
+OFFICIAL: dict[str, Any] = {
+    "before": "shared",
+    "after": "effective",
+    "replace": True,
+    "random_start": True,
+    "hold": True,
+    "gain": 0.95,
+    "minimum": 0.2,
+    "smallest": 50,
+    "closed": ("*shortcut*",),
+    "dense_patches": ("conv1.weight", "backbone.conv1.weight"),
+}
 
 
 class CodeCL(Method):
@@ -98,29 +121,22 @@ class CodeCL(Method):
         self.replace, self.random_start, self.hold = replace, random_start, hold
         self.gain, self.minimum, self.tolerance = gain, minimum, tolerance
         self.smallest, self.closed, self.dense_patches, self.seed = smallest, closed, dense_patches, seed
-        self.aperture = {name: self._aperture_of(name, aperture) for name in self.weights}
         self.memory: dict[str, list[Conceptor]] = {}
+        try:
+            self.aperture = {name: _aperture_of(name, aperture) for name in self.weights}
+        except ValueError:
+            self.detach()
+            raise
 
     @classmethod
     def paper(cls, model: nn.Module, **settings: Any) -> Self:
-        """Algorithm 1 as printed. The defaults."""
-        return cls(model, **settings)
+        """Algorithm 1 as printed."""
+        return cls(model, **(PAPER | settings))
 
     @classmethod
     def official(cls, model: nn.Module, **settings: Any) -> Self:
-        """The published implementation (commit e6566f5), with the settings of its Split CIFAR100 script."""
-        published: dict[str, Any] = {
-            "before": "shared",
-            "after": "effective",
-            "replace": True,
-            "random_start": True,
-            "hold": True,
-            "gain": 0.95,
-            "minimum": 0.2,
-            "smallest": 50,
-            "closed": ("*shortcut*",),
-        }
-        return cls(model, **(published | settings))
+        """The published implementation, with the gain of its Split CIFAR100 and miniImageNet scripts."""
+        return cls(model, **(OFFICIAL | settings))
 
     def prepare(self, loader: Iterable[Any] | None) -> dict[str, Change]:
         """Lines 3–12: how the new task overlaps with the past, and what that frees."""
@@ -143,10 +159,11 @@ class CodeCL(Method):
         batches = self.sample(loader)
         with self.shared_weights() if self.after == "shared" else nullcontext():
             C_post = self._conceptors(batches)
-        for name, post in C_post.items():
-            past = self.memory.get(name)
-            merged = post if past is None else [C | new for C, new in zip(past, post, strict=True)]
-            self.memory[name] = [C.cut(self.minimum) for C in merged]
+        merged = {
+            name: [C | new for C, new in zip(self.memory[name], post, strict=True)] if name in self.memory else post
+            for name, post in C_post.items()
+        }
+        self.memory |= {name: [C.cut(self.minimum) for C in of_layer] for name, of_layer in merged.items()}
         self._protect()
 
     def memory_state(self) -> Any:
@@ -175,54 +192,17 @@ class CodeCL(Method):
         return self._adapt(fitted, batches) if self.gain else fitted
 
     def _adapt(self, fitted: dict[str, list[Conceptor]], batches: list[Any]) -> dict[str, list[Conceptor]]:
-        """Raise each aperture by factors of 1.1 until ``Σ‖C x‖ ≥ gain · Σ‖x‖`` over the rows ``x``."""
-        powers = {name: [0] * len(several) for name, several in fitted.items()}
-        waiting = {name for name, several in fitted.items() if any(C.rank for C in several)}
-        candidates = torch.arange(64)
-        while waiting:
-            shares = self._passed_norms(fitted, powers, waiting, candidates, batches)
-            for name in list(waiting):
-                for i, passed in enumerate(shares[name]):
-                    enough = (passed >= self.gain).nonzero()
-                    powers[name][i] += int(enough[0]) if len(enough) else len(candidates)
-                if all(bool((passed >= self.gain).any()) for passed in shares[name]):
-                    waiting.discard(name)
-        return {
-            n: [C.adapt(ADAPTATION_STEP**p) for C, p in zip(cs, powers[n], strict=True)] for n, cs in fitted.items()
-        }
+        def see_rows(see: Callable[[tuple[str, int], Tensor], None]) -> None:
+            def add(weight: ProtectedWeight, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                for stack in self._rows(use, args, kwargs):
+                    for i, rows in enumerate(stack):
+                        see((weight.name, i), rows)
 
-    def _passed_norms(
-        self, fitted: Any, powers: Any, waiting: set[str], candidates: Tensor, batches: list[Any]
-    ) -> dict[str, list[Tensor]]:
-        """``Σ‖C x‖ / Σ‖x‖`` for each matrix of a layer and each number of steps, in one pass over the rows."""
-        passed: dict[str, list[Tensor]] = {}
-        total: dict[str, list[Tensor]] = {}
+            listen(self.model, self.weights, batches, add, self.forward)
 
-        def add(weight: ProtectedWeight, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            name = weight.name
-            if name not in waiting:
-                return
-            for stack in self._rows(use, args, kwargs):
-                for i, rows in enumerate(stack):
-                    C = fitted[name][i]
-                    X = rows.double()
-                    steps = (powers[name][i] + candidates).to(X.device, torch.float64)
-                    q = C.odds[:, None] * ADAPTATION_STEP ** (2 * steps)  # [k, candidates]
-                    s = 1 / (1 + 1 / q)
-                    through = ((X @ C.basis).square() @ s.square()).sqrt().sum(0)
-                    norms = torch.linalg.vector_norm(X, dim=1).sum()
-                    if name not in passed or len(passed[name]) <= i:
-                        passed.setdefault(name, []).append(through)
-                        total.setdefault(name, []).append(norms)
-                    else:
-                        passed[name][i] = passed[name][i] + through
-                        total[name][i] = total[name][i] + norms
-
-        listen(self.model, self.weights, batches, add, self.forward)
-        return {
-            name: [p / t if t > 0 else torch.ones_like(p) for p, t in zip(passed[name], total[name], strict=True)]
-            for name in waiting
-        }
+        by_matrix = {(name, i): C for name, several in fitted.items() for i, C in enumerate(several)}
+        adapted = adapt_apertures(by_matrix, self.gain, see_rows)
+        return {name: [adapted[name, i] for i in range(len(several))] for name, several in fitted.items()}
 
     def _rows(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
         dense = any(fnmatch.fnmatch(f"{use.module_name}.{use.attribute}", p) for p in self.dense_patches)
@@ -256,15 +236,16 @@ class CodeCL(Method):
         digest = hashlib.sha256(f"{self.seed}/{len(self.tasks)}/{name}".encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
 
-    def _aperture_of(self, name: str, aperture: float | Mapping[str, float]) -> float:
-        if not isinstance(aperture, Mapping):
-            return float(aperture)
-        for pattern, value in aperture.items():
-            if fnmatch.fnmatch(name, pattern):
-                return float(value)
-        raise ValueError(
-            f"aperture: no pattern matches '{name}'; the patterns are {list(aperture)}. End with '*' for the rest."
-        )
+
+def _aperture_of(name: str, aperture: float | Mapping[str, float]) -> float:
+    if not isinstance(aperture, Mapping):
+        return float(aperture)
+    for pattern, value in aperture.items():
+        if fnmatch.fnmatch(name, pattern):
+            return float(value)
+    raise ValueError(
+        f"aperture: no pattern matches '{name}'; the patterns are {list(aperture)}. End with '*' for the rest."
+    )
 
 
 def _ratio(shared: Conceptor, past: Conceptor) -> float:

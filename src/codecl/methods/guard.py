@@ -69,6 +69,7 @@ class Guard:
 
     def join(self, extras: Mapping[nn.Parameter, Iterable[nn.Parameter]], frozen: list[nn.Parameter]) -> None:
         """Train ``extras``, each in the group of the weight it belongs to, and no earlier ones; never ``frozen``."""
+        self._rejoin()
         self._drop(self.extras)
         self.extras = {new: host for host, several in extras.items() for new in several if host in self.weights}
         self.frozen, self.steps = frozen, 0
@@ -88,6 +89,7 @@ class Guard:
 
     def replace(self) -> None:
         """Another optimizer trains these weights from now on."""
+        self._rejoin()
         self._drop(self.extras)
         self.extras, self._replaced = {}, True
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -75,6 +76,7 @@ class Method:
         self._shown: int | None = None
         self._unprojected = Unprojected(model, self.layers, (*skip, *heads), norm, bias, multihead)
         self._guards: list[Guard] = []
+        self._replaced: weakref.WeakSet[Guard] = weakref.WeakSet()  # they live as long as their optimizers
         self._attached = True
         self._take_back = attach(self.weights)
 
@@ -86,13 +88,14 @@ class Method:
         ``project`` overrides what is projected: ``"gradient"``, ``"update"`` or ``"both"``.
         """
         self._check_attached()
-        for same in [g for g in self._guards if g.optimizer is optimizer]:
-            same.release()
-            self._guards.remove(same)
         guard = Guard(optimizer, self.weights, project)
+        for same in [g for g in (*self._guards, *self._replaced) if g.optimizer is optimizer]:
+            same.release()
+        self._guards = [g for g in self._guards if g.optimizer is not optimizer]
         for earlier in [g for g in self._guards if g.weights.keys() & guard.weights.keys()]:
             earlier.replace()
             self._guards.remove(earlier)
+            self._replaced.add(earlier)
         self._guards.append(guard)
         guard.join(self._extras(), self._unprojected.frozen)
 
@@ -126,6 +129,8 @@ class Method:
         for parameter in self.parameters():
             parameter.requires_grad_(False)
             parameter.grad = None
+        for weight in self.weights.values():  # what accumulation left over is not projected by the new memory
+            weight.parameter.grad = None
         self._learning = False
         self._unprojected.freeze()
         for guard in self._guards:
@@ -210,7 +215,7 @@ class Method:
     def detach(self) -> None:
         """Give the model and its optimizers back as they were found; the shared weights keep what was learned."""
         self._check_attached()
-        for guard in self._guards:
+        for guard in (*self._guards, *self._replaced):
             guard.release()
         self._guards = []
         self._unprojected.thaw()

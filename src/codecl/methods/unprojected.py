@@ -33,7 +33,7 @@ class Unprojected:
         heads: TaskHeads | None,
     ) -> None:
         self.model, self.table, self.outside, self.heads = model, table, outside, heads
-        self.policies: dict[str, Policy] = {"norm": norm, "bias": bias}
+        self.policies: dict[str, Policy] = {"norm": norm, "bias": bias} if table.protects else {}
         self.stored: list[dict[str, Tensor]] = []
         self.frozen: list[nn.Parameter] = []
         self._flags = {parameter: parameter.requires_grad for parameter in model.parameters()}
@@ -98,7 +98,8 @@ class Unprojected:
 
     def restore_flags(self, model: nn.Module | None = None) -> None:
         """``requires_grad`` as it was found, on the model or on a copy of it."""
-        for mine, its in zip(self.model.parameters(), (model or self.model).parameters(), strict=True):
+        to = self.model if model is None else model
+        for mine, its in zip(self.model.parameters(), to.parameters(), strict=True):
             its.requires_grad_(self._flags.get(mine, True))
 
     @contextmanager
@@ -114,7 +115,7 @@ class Unprojected:
             self._let_go = self._hold()
 
     def _hold(self) -> Callable[[], None]:
-        if self.policies["norm"] != "freeze" or not self.table.protected:
+        if self.policies.get("norm") != "freeze":
             return lambda: None
         return hold_statistics(m for n, m in self.model.named_modules() if is_norm(m) and not covers(self.outside, n))
 
@@ -124,9 +125,11 @@ class Unprojected:
         values: dict[str, Tensor] = {row.name: row.parameter for row in self.table.of_role(*roles)}
         several = self.heads.names if self.heads is not None else ()
         values |= {row.name: row.parameter for row in self.table.of_role("head") if not covers(several, row.name)}
-        if self.policies["norm"] == "per-task":
-            statistics = running_statistics(self.model)
-            values |= {name: buffer for name, buffer in statistics.items() if not covers(self.outside, name)}
+        every = self.policies.get("norm") == "per-task"
+        for name, buffer in running_statistics(self.model).items():
+            in_head = covers(self.table.heads, name) and not covers(several, name)
+            if in_head or (every and not covers(self.outside, name)):
+                values[name] = buffer
         return values
 
 
