@@ -77,7 +77,7 @@ def in_second_task(method: CodeCL, rank: int | None) -> CodeCL:
         convolution = weight.parameter.ndim > 2
         k = d if convolution or rank is None else min(rank, d)
         stack = [_random_conceptor(d, k, generator) for _ in range(g)]
-        state["memory"][name] = [C.tensors() for C in stack]
+        state["memory"][name] = [C.factor for C in stack]
         if convolution and d > K:
             U = torch.stack([C.top(K) for C in stack]).to(weight.parameter.dtype)
             freed[name] = {"U": U, "M": torch.zeros(g, K, K), "replace": False, "hold": False}

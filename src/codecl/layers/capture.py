@@ -138,16 +138,25 @@ def _check_rows_describe_output(use: Use, args: tuple[Any, ...], kwargs: dict[st
         )
 
 
+_ALIASING = (Tensor.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
+
+
 class _NoOtherUse(TorchFunctionMode):
     """Notices a protected parameter used outside the modules that are known to use it, where no rows are seen."""
 
     def __init__(self, weights: Iterable[ProtectedWeight]) -> None:
         super().__init__()
         self.watched = {id(weight.parameter): weight for weight in weights}
+        self.aliases: list[Tensor] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", str(func))
+        if func in _ALIASING:  # the same weight under another id, as in state_dict()
+            if (weight := self.watched.get(id(args[0]))) is not None:
+                self.watched[id(result)] = weight
+                self.aliases.append(result)
+            return result
         for argument in _tensors_in(_valued(name, args), kwargs):
             weight = self.watched.get(id(argument))
             if weight is not None and weight.calls == 0 and any(r is not argument.grad for r in _tensors_in(result)):

@@ -51,7 +51,7 @@ class LayerKind:
 
     def parameter(self, module: nn.Module, name: str, matrices: Tensor) -> Tensor:
         """The inverse of ``matrices``: a stack ``[g, o, d]`` in the shape of the parameter."""
-        shape: Sequence[int] = module.get_parameter(name).shape
+        shape: Sequence[int] = getattr(module, name).shape
         return matrices.reshape(shape)
 
     def rows(self, module: nn.Module, name: str, *args: Any, **kwargs: Any) -> Tensor | Sequence[Tensor]:

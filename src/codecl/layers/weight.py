@@ -67,7 +67,8 @@ class ProtectedWeight:
         """The value that the active task sees, in the shape of the parameter."""
         if self.change is None:
             return self.parameter.detach().clone()
-        return self.uses[0].parameter(self.change.weight(self.matrices())).detach()
+        with unrounded(self.parameter):
+            return self.uses[0].parameter(self.change.weight(self.matrices())).detach()
 
 
 @dataclass(eq=False)
@@ -185,16 +186,14 @@ def _is_attached(module: nn.Module) -> bool:
 def attach(weights: Mapping[str, ProtectedWeight]) -> Callable[[], None]:
     """Give every module that uses one of ``weights`` its attached forward; returns what takes it back."""
     if taken := [use.module_name for w in weights.values() for use in w.uses if _is_attached(use.module)]:
-        raise RuntimeError(f"another method is attached to this model (at '{taken[0]}'): call its detach() first.")
+        raise RuntimeError(
+            f"another method is attached to this model, or to the one it was copied from (at '{taken[0]}'): "
+            "call its detach() first, or copy with export(task)."
+        )
     used: dict[nn.Module, dict[str, ProtectedWeight]] = {}
     kinds: dict[nn.Module, LayerKind] = {}
     for weight in weights.values():
         for use in weight.uses:
-            if isinstance(vars(use.module).get("forward"), AttachedForward):
-                raise ValueError(
-                    f"'{use.module_name}' has a method attached already, or is a copy of a module that has. "
-                    "Call its method.detach() first; attach to a copy made by method.export(task)."
-                )
             used.setdefault(use.module, {})[use.attribute] = weight
             kinds[use.module] = use.kind
     return patch_forwards({module: AttachedForward(module, of, kinds[module]) for module, of in used.items()})

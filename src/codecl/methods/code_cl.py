@@ -30,6 +30,7 @@ from codecl.layers import Change, Mixing, Projection, ProtectedWeight, Use, capt
 from codecl.layers.convolution import ConvolutionKind, patches
 from codecl.methods.adaptation import adapt_apertures
 from codecl.methods.method import Method
+from codecl.methods.state import check_directions
 
 PAPER: dict[str, Any] = {
     "before": "previous",
@@ -138,6 +139,10 @@ class CodeCL(Method):
         """The published implementation, with the gain of its Split CIFAR100 and miniImageNet scripts."""
         return cls(model, **(OFFICIAL | settings))
 
+    @classmethod
+    def reading(cls, preset: str) -> dict[str, Any]:
+        return {"paper": PAPER, "official": OFFICIAL}[preset]
+
     def prepare(self, loader: Iterable[Any] | None) -> dict[str, Change]:
         """Lines 3–12: how the new task overlaps with the past, and what that frees."""
         batches = self.sample(loader)
@@ -167,16 +172,16 @@ class CodeCL(Method):
         self._protect()
 
     def memory_state(self) -> Any:
-        return {name: [C.tensors() for C in of_layer] for name, of_layer in self.memory.items()}
+        """The factors of ``C`` by weight, none for a weight that was never called."""
+        return {name: [C.factor for C in self.memory.get(name, ())] for name in self.weights}
 
     def load_memory(self, state: Any) -> None:
-        self.memory = {
-            name: [
-                Conceptor.from_tensors({k: v.to(self.weights[name].parameter.device) for k, v in C.items()})
-                for C in of_layer
-            ]
-            for name, of_layer in state.items()
-        }
+        memory: dict[str, list[Conceptor]] = {}
+        for name, weight in self.weights.items():
+            if factors := [factor.to(weight.parameter.device) for factor in state[name]]:
+                check_directions(name, weight.shape, factors)
+                memory[name] = [Conceptor.from_tensors({"factor": F, "rest": torch.tensor(0)}) for F in factors]
+        self.memory = memory
         self._protect()
 
     def _protect(self) -> None:

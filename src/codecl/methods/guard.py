@@ -11,7 +11,7 @@ Anything else is refused, unless the user says what to project.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -76,8 +76,9 @@ class Guard:
         for new, host in self.extras.items():
             _append(_group_of(self.optimizer, host), new, host, "extra")
 
-    def adopt(self, new: Iterable[nn.Parameter], host: nn.Parameter | None) -> None:
-        """Train parameters that the model gained (a new head), in the group of ``host``."""
+    def adopt(self, new: Iterable[nn.Parameter], hosts: Sequence[nn.Parameter]) -> None:
+        """Train parameters that the model gained (a new head), in the group of the last of ``hosts`` that trains."""
+        host = next((h for h in reversed(hosts) if _group_of(self.optimizer, h) is not None), None)
         for parameter in new:
             if host is not None and _group_of(self.optimizer, parameter) is None:
                 _append(_group_of(self.optimizer, host), parameter, host, "next")

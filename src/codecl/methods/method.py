@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from torch import nn, optim
+import torch
+from torch import Tensor, nn, optim
 
 from codecl.layers import (
     Change,
@@ -33,7 +34,7 @@ from codecl.layers import (
 from codecl.layers.table import Policy, unknown
 from codecl.methods.guard import Guard, Project
 from codecl.methods.heads import find_task_heads
-from codecl.methods.state import FORMAT, check_state, size
+from codecl.methods.state import FORMAT, ForeignState, check_directions, check_state, size
 from codecl.methods.unprojected import Unprojected
 
 Task = int | str
@@ -50,6 +51,8 @@ class Method:
 
     name: ClassVar[str] = "finetune"
     protects: ClassVar[bool] = False
+    plain_first_task: ClassVar[bool] = True
+    """Whether the first task is learned exactly as fine-tuning would learn it."""
     samples: int | None = None
 
     def __init__(
@@ -116,7 +119,7 @@ class Method:
         self._show(len(self.tasks) - 1)
         for guard in self._guards:
             guard.join(self._extras(), self._unprojected.frozen)
-        self._versions = {name: weight.parameter._version for name, weight in self.weights.items()}
+        self._note_versions()
 
     def end_task(self, loader: Iterable[Any] | None = None) -> None:
         """``task`` has been learned: its inputs are part of the past now. ``loader`` yields its training batches."""
@@ -186,9 +189,13 @@ class Method:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state_dict()`` was taken. The model's own state is loaded separately, before this."""
         self._check_attached()
-        check_state(state, self.name, self._shapes())
-        changes = [{name: self.load_change(name, c) for name, c in of.items()} for of in state["changes"]]
-        self.load_memory(state["memory"])
+        own = {name: list(value.shape) for name, value in self._unprojected.values().items()}
+        check_state(state, self.name, self._shapes(), own)
+        try:
+            changes = [{name: self.load_change(name, c) for name, c in of.items()} for of in state["changes"]]
+            self.load_memory(state["memory"])
+        except KeyError as missing:
+            raise ForeignState(f"the state is incomplete: it lacks {missing}.") from None
         self.tasks, self._learning, self._changes = list(state["tasks"]), bool(state["open"]), changes
         if self.tasks:
             self._take_in_head(len(self.tasks) - 1)
@@ -200,9 +207,20 @@ class Method:
         self._unprojected.thaw()
         self._unprojected.freeze()
         self._show(len(self.tasks) - 1 if self.tasks else None)
-        self._versions = {name: weight.parameter._version for name, weight in self.weights.items()}
+        self._note_versions()
         for guard in self._guards:
             guard.join(self._extras(), self._unprojected.frozen)
+
+    def learning_state(self) -> list[Tensor]:
+        """What changes while a task is learned, beside the model: for keeping the best epoch, and for going on."""
+        return [parameter.detach().clone() for parameter in self.parameters()]
+
+    def load_learning_state(self, state: list[Tensor]) -> None:
+        """The inverse of ``learning_state``."""
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters(), state, strict=True):
+                parameter.copy_(value)
+        self._note_versions()
 
     def bytes(self) -> dict[str, int]:
         """What the method stores: ``memory``, all of it, and ``per_task``, what a further task adds on average."""
@@ -225,6 +243,11 @@ class Method:
 
     # What a method overrides.
 
+    @classmethod
+    def reading(cls, preset: str) -> dict[str, Any]:
+        """The settings that make the method what the paper prints (``paper``) or its authors run (``official``)."""
+        return {}
+
     def prepare(self, loader: Iterable[Any] | None) -> dict[str, Change]:
         """Before a task after the first: how its view of the weights differs from the shared ones, by weight name."""
         return {}
@@ -241,6 +264,7 @@ class Method:
 
     def load_change(self, name: str, state: Mapping[str, Any]) -> Change:
         """The inverse of ``Change.state()``."""
+        check_directions(name, self.weights[name].shape, state["U"])
         return Mixing.from_state(state, like=self.weights[name].parameter)
 
     # What a method uses.
@@ -286,10 +310,10 @@ class Method:
         return {self.weights[name].parameter: change.parameters() for name, change in changes.items()}
 
     def _take_in_head(self, position: int) -> None:
-        new, before = self._unprojected.use_head(position)
+        new, earlier = self._unprojected.use_head(position)
         for guard in self._guards:
             guard.join({}, self._unprojected.frozen)  # heads come before the extras of a task, as in model.parameters()
-            guard.adopt(new, before)
+            guard.adopt(new, earlier)
 
     @contextmanager
     def _bare(self) -> Iterator[None]:
@@ -315,6 +339,10 @@ class Method:
                 f"{thawed} did not train when the method was attached, so nothing protects them; now they would. "
                 "Turn requires_grad off again, or attach a new method with it on."
             )
+
+    def _note_versions(self) -> None:
+        """From here on, a weight that changes was trained."""
+        self._versions = {name: weight.parameter._version for name, weight in self.weights.items()}
 
     def _warn_if_unguarded(self) -> None:
         learned = any(weight.parameter._version != self._versions[name] for name, weight in self.weights.items())

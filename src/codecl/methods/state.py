@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+
+Shapes = Mapping[str, list[int]]
 
 FORMAT = 1
 FIELDS = {"format", "method", "weights", "tasks", "open", "own", "changes", "memory"}
@@ -15,8 +17,11 @@ class ForeignState(ValueError):
     """A state that does not belong to this method on this model."""
 
 
-def check_state(state: Any, method: str, weights: Mapping[str, list[int]]) -> None:
-    """Refuse a state of another version, method or model, and say what differs."""
+def check_state(state: Any, method: str, weights: Shapes, own: Shapes) -> None:
+    """Refuse a state of another version, method or model, and say what differs.
+
+    ``weights`` are the protected ones as ``[g, o, d]``, ``own`` the tensors that every task has for itself.
+    """
     if not isinstance(state, Mapping) or "format" not in state:
         raise ForeignState(
             "this is not the state of a codecl method: it has no 'format'. Pass what method.state_dict() returned."
@@ -27,15 +32,35 @@ def check_state(state: Any, method: str, weights: Mapping[str, list[int]]) -> No
         raise ForeignState(f"the state is incomplete: it lacks {sorted(missing)}.")
     if state["method"] != method:
         raise ForeignState(f"the state is of method {state['method']!r}, this one is {method!r}.")
-    theirs = state["weights"]
+    _check_shapes("the state is of another model ([g, o, d] of weights)", weights, state["weights"])
+    begun, learned = len(state["tasks"]), len(state["tasks"]) - bool(state["open"])
+    if len(state["changes"]) != begun or len(state["own"]) != learned:
+        raise ForeignState(
+            f"the state is incomplete: it names {begun} tasks, {learned} of them learned, but holds the effective "
+            f"weights of {len(state['changes'])} and the heads, norms and biases of {len(state['own'])}."
+        )
+    for task, values in zip(state["tasks"], state["own"], strict=False):
+        theirs = {name: list(value.shape) for name, value in values.items()}
+        _check_shapes(f"task {task!r} of the state has other heads, norms or biases of its own", own, theirs)
+
+
+def check_directions(name: str, shape: tuple[int, int, int], directions: Sequence[Tensor]) -> None:
+    """Refuse ``directions``, ``g`` of ``[d, k]``, that cannot be of the weight ``name``, ``[g, o, d]``."""
+    g, _, d = shape
+    found = [U.shape[0] for U in directions]
+    if found != [d] * g:
+        raise ForeignState(f"'{name}' has directions of {found} inputs in the state, and of {[d] * g} here.")
+
+
+def _check_shapes(what: str, here: Shapes, theirs: Shapes) -> None:
     differences = [
-        f"'{name}' is {weights.get(name, 'absent')} here and {theirs.get(name, 'absent')} in the state"
-        for name in sorted(weights.keys() | theirs.keys())
-        if weights.get(name) != theirs.get(name)
+        f"'{name}' is {here.get(name, 'absent')} here and {theirs.get(name, 'absent')} in the state"
+        for name in sorted(here.keys() | theirs.keys())
+        if here.get(name) != theirs.get(name)
     ]
     if differences:
         more = f"; and {len(differences) - 6} more" if len(differences) > 6 else ""
-        raise ForeignState(f"the state is of another model ([g, o, d] of weights): {'; '.join(differences[:6])}{more}.")
+        raise ForeignState(f"{what}: {'; '.join(differences[:6])}{more}.")
 
 
 def size(state: Any) -> int:

@@ -40,25 +40,25 @@ class Unprojected:
         self._let_go: Callable[[], None] | None = None
         self._of_current: dict[str, Tensor] | None = None
 
-    def use_head(self, position: int) -> tuple[list[nn.Parameter], nn.Parameter | None]:
-        """Select head ``position`` of a multi-head model, hold the earlier ones: its parameters, and one of theirs."""
+    def use_head(self, position: int) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """Select head ``position`` of a multi-head model, hold the earlier ones: its parameters, and theirs."""
         if self.heads is None:
-            return [], None
+            return [], []
         self.heads.select(position)
         earlier, new = self.heads.parameters(range(position)), self.heads.parameters([position])
         for parameter in (*earlier, *new):
             self._flags.setdefault(parameter, parameter.requires_grad)
         _stop(earlier)
-        return new, earlier[-1] if earlier else None
+        return new, earlier
 
     def store(self) -> None:
         """The task has been learned: keep what is its own."""
-        self.stored.append({name: value.detach().clone() for name, value in self._values().items()})
+        self.stored.append({name: value.detach().clone() for name, value in self.values().items()})
 
     @contextmanager
     def shown_to(self, position: int) -> Iterator[None]:
         """The values and the head of task ``position``, for a while."""
-        values = self._values()
+        values = self.values()
         before = {name: value.data for name, value in values.items()}
         selected = self.heads.selected if self.heads is not None else 0
         outermost = self._of_current is None
@@ -114,12 +114,7 @@ class Unprojected:
         finally:
             self._let_go = self._hold()
 
-    def _hold(self) -> Callable[[], None]:
-        if self.policies.get("norm") != "freeze":
-            return lambda: None
-        return hold_statistics(m for n, m in self.model.named_modules() if is_norm(m) and not covers(self.outside, n))
-
-    def _values(self) -> dict[str, Tensor]:
+    def values(self) -> dict[str, Tensor]:
         """The tensors of the model that every task has for itself, by name."""
         roles = [role for role, policy in self.policies.items() if policy == "per-task"]
         values: dict[str, Tensor] = {row.name: row.parameter for row in self.table.of_role(*roles)}
@@ -131,6 +126,11 @@ class Unprojected:
             if in_head or (every and not covers(self.outside, name)):
                 values[name] = buffer
         return values
+
+    def _hold(self) -> Callable[[], None]:
+        if self.policies.get("norm") != "freeze":
+            return lambda: None
+        return hold_statistics(m for n, m in self.model.named_modules() if is_norm(m) and not covers(self.outside, n))
 
 
 def _stop(parameters: list[nn.Parameter]) -> None:

@@ -1,0 +1,1 @@
+"""Benchmarks, recipes, run records and comparisons: everything a command of ``codecl`` does."""

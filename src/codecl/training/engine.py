@@ -1,0 +1,237 @@
+"""The one loop in which every method learns a stream of tasks.
+
+For each task: begin it, train epoch by epoch under an early-stopping rule, restore the best epoch, end it, and
+measure a row of the accuracy matrix. Every random number comes from a stream of its own, derived from the seed, the
+task and the epoch, so that a run that was stopped after any epoch goes on to the very same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from codecl.methods import Method
+from codecl.training.randomness import generator, seeded
+from codecl.training.schedule import AccuracyRule, Diverged, LossRule
+from codecl.training.stream import Batch, Part, Stream, batches
+
+Tree = dict[str, Any]
+Observer = Callable[[Tree], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What belongs to training and not to the method."""
+
+    epochs: int = 200
+    batch_size: int = 64
+    lr: float = 0.01
+    rule: Literal["loss", "accuracy"] = "loss"
+    patience: int = 6
+    factor: float = 2.0
+    min_lr: float = 1e-5
+    decay: float = 2.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    evaluation_batch: int = 64
+    seed: int = 0
+    device: str = "cpu"
+
+    def new_rule(self) -> LossRule | AccuracyRule:
+        if self.rule == "loss":
+            return LossRule(self.lr, self.patience, self.factor, self.min_lr)
+        return AccuracyRule(self.lr, self.patience, self.factor, self.min_lr, decay=self.decay)
+
+
+class Store(Protocol):
+    """Where a run keeps what it needs to go on."""
+
+    def save_task(self, task: int, tree: Tree) -> None: ...
+    def save_epoch(self, task: int, epoch: int, tree: Tree) -> None: ...
+    def latest(self) -> tuple[Tree, Tree | None] | None: ...
+
+
+@dataclass
+class Progress:
+    """How far a run has come: its accuracy matrix and where the time went."""
+
+    accuracy: list[list[float | None]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "between_tasks": 0.0, "evaluate": 0.0})
+    epochs: list[int] = field(default_factory=list)
+
+
+class Trainer:
+    """Teaches ``method`` the tasks of ``stream`` by ``plan``; a ``store`` makes it resumable, ``observers`` watch."""
+
+    def __init__(
+        self,
+        method: Method,
+        stream: Stream,
+        plan: Plan,
+        store: Store | None = None,
+        observers: tuple[Observer, ...] = (),
+    ) -> None:
+        self.method, self.model, self.stream, self.plan = method, method.model, stream, plan
+        self.store, self.observers = store, observers
+        self.progress = Progress()
+
+    def run(self) -> Progress:
+        """Learn all tasks, from where the store says the run stopped."""
+        task, state = self._resume()
+        for t in range(task, len(self.stream)):
+            if state is None:
+                self._begin(t)
+            self._train(t, state)
+            state = None
+            self._end(t)
+        return self.progress
+
+    def _resume(self) -> tuple[int, Tree | None]:
+        """The task to go on with, and the state of its last epoch; an empty one if only its beginning was saved."""
+        found = self.store.latest() if self.store is not None else None
+        if found is None:
+            return 0, None
+        task, epoch = found
+        self.model.load_state_dict(task["model"])
+        self.method.load_state_dict(task["method"])
+        self.progress = Progress(task["accuracy"], dict((epoch or task)["seconds"]), task["epochs"])
+        self._tell("resume", task=task["task"], epoch=epoch["epoch"] if epoch else 0)
+        return task["task"], epoch or {}
+
+    def _begin(self, t: int) -> None:
+        with self._timed("between_tasks"), seeded(self.plan.seed, "init", t):
+            self.method.begin_task(t, self._sample(t, "before"))
+        if self.store is not None:
+            tree = {"task": t, "model": self.model.state_dict(), "method": self.method.state_dict()}
+            self.store.save_task(t, tree | self._progress_state())
+
+    def _train(self, t: int, state: Tree | None) -> None:
+        rule = self.plan.new_rule()
+        optimizer = torch.optim.SGD(
+            self.model.parameters(), lr=rule.lr, momentum=self.plan.momentum, weight_decay=self.plan.weight_decay
+        )
+        self.method.guard(optimizer)
+        best, epoch, stop = self._snapshot(), 0, False
+        if state:
+            self.model.load_state_dict(state["model"])
+            self.method.load_learning_state(state["learning"])
+            optimizer.load_state_dict(state["optimizer"])
+            rule.load_state_dict(state["rule"])
+            best, epoch, stop = state["best"], state["epoch"], state["stop"]
+        while epoch < self.plan.epochs and not stop:
+            begin = time.perf_counter()
+            with self._timed("train"):
+                loss = self._epoch(t, epoch, optimizer)
+            with self._timed("evaluate"):
+                validation = self.evaluate(self.stream.tasks[t].validation)
+            lr = rule.lr
+            verdict = rule.update(*validation)
+            for group in optimizer.param_groups:
+                group["lr"] = rule.lr
+            best = self._snapshot() if verdict.improved else best
+            epoch, stop = epoch + 1, verdict.stop
+            self._tell(
+                "epoch", task=t, epoch=epoch, of=self.plan.epochs, loss=loss, validation_loss=validation[0],
+                validation_accuracy=validation[1], lr=lr, seconds=time.perf_counter() - begin,
+            )  # fmt: skip
+            if self.store is not None:
+                tree = {"epoch": epoch, "stop": stop, "best": best, "rule": rule.state_dict()} | self._snapshot()
+                self.store.save_epoch(t, epoch, tree | {"optimizer": optimizer.state_dict()} | self._progress_state())
+        self.model.load_state_dict(best["model"])
+        self.method.load_learning_state(best["learning"])
+        self.progress.epochs.append(epoch)
+
+    def _epoch(self, t: int, epoch: int, optimizer: torch.optim.Optimizer) -> float:
+        """One pass over the training part; the mean loss."""
+        part = self.stream.tasks[t].train
+        order = torch.randperm(len(part), generator=generator(self.plan.seed, "order", t, epoch))
+        total = torch.zeros((), dtype=torch.float64)
+        self.model.train()
+        with seeded(self.plan.seed, "dropout", t, epoch):
+            for x, y in self._batches(part, self.plan.batch_size, order):
+
+                def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+                    optimizer.zero_grad()
+                    loss = F.cross_entropy(self.model(x), y)
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    return loss
+
+                loss = optimizer.step(closure)  # type: ignore[arg-type]
+                total += loss.detach().double().cpu() * len(y)  # type: ignore[attr-defined]
+        mean = float(total) / len(part)
+        if not math.isfinite(mean):
+            raise Diverged(
+                f"the training loss of task {t} became {mean} in epoch {epoch + 1}, at learning rate "
+                f"{optimizer.param_groups[0]['lr']:g}. Lower it (--set lr=…); what was computed before is kept."
+            )
+        return mean
+
+    def _end(self, t: int) -> None:
+        with self._timed("between_tasks"):
+            self.method.end_task(self._sample(t, "after"))
+        row: list[float | None] = [None] * len(self.stream)
+        with self._timed("evaluate"):
+            for seen in range(t + 1):
+                with self.method.task(seen):
+                    row[seen] = self.evaluate(self.stream.tasks[seen].test)[1]
+        self.progress.accuracy.append(row)
+        self._tell("task", task=t, name=self.stream.tasks[t].name, accuracy=row, bytes=self.method.bytes())
+
+    @torch.no_grad()
+    def evaluate(self, part: Part) -> tuple[float, float]:
+        """Mean loss and accuracy in %, in batches of a fixed size and order: without running statistics they matter."""
+        self.model.eval()
+        loss, right = 0.0, 0
+        with seeded(self.plan.seed, "evaluate"):
+            for x, y in self._batches(part, self.plan.evaluation_batch, None):
+                logits = self.model(x)
+                loss += float(F.cross_entropy(logits, y, reduction="sum"))
+                right += int((logits.argmax(1) == y).sum())
+        return loss / len(part), 100 * right / len(part)
+
+    def _sample(self, t: int, when: str) -> list[Batch]:
+        """The training inputs that a method looks at before and after a task: one batch of as many as it asks for."""
+        part = self.stream.tasks[t].train
+        order = torch.randperm(len(part), generator=generator(self.plan.seed, "sample", t, when))
+        size = self.plan.evaluation_batch if self.method.samples is None else self.method.samples
+        return list(self._batches(part, size, order if self.method.samples is None else order[:size]))
+
+    def _batches(self, part: Part, size: int, order: Tensor | None) -> Iterator[Batch]:
+        for x, y in batches(part, size, order):
+            yield x.to(self.plan.device), y.to(self.plan.device)
+
+    def _snapshot(self) -> Tree:
+        """What training changes: the model and what the task learns beside it."""
+        return {
+            "model": {name: value.detach().clone() for name, value in self.model.state_dict().items()},
+            "learning": self.method.learning_state(),
+        }
+
+    def _progress_state(self) -> Tree:
+        return {
+            "accuracy": [list(row) for row in self.progress.accuracy],
+            "seconds": dict(self.progress.seconds),
+            "epochs": list(self.progress.epochs),
+        }
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.progress.seconds[what] += time.perf_counter() - begin
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        for observer in self.observers:
+            observer({"event": event, **fields})
+
+
+def count_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,159 @@
+"""What a run is worth, from its accuracy matrix alone.
+
+``A[i][j]`` is the accuracy on task ``j`` after learning task ``i``, in percent, None where it was not measured. With
+``T`` tasks, numbered from 0, a finished run has ``T`` rows; a run that learned all tasks at once has one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Matrix = Sequence[Sequence[float | None]]
+
+
+def acc(A: Matrix) -> float:
+    """ACC, the mean accuracy over all tasks in the end: ``1/T Σⱼ A[T−1][j]``."""
+    return _mean(final(A))
+
+
+def bwt(A: Matrix) -> float | None:
+    """BWT, what later tasks did to earlier ones: ``1/(T−1) Σ_{j<T−1} (A[T−1][j] − A[j][j])``.
+
+    None where no task came later: with one task, or with all learned at once.
+    """
+    changes = _changes(A)
+    return _mean(changes) if changes else None
+
+
+def bwt_over_all(A: Matrix) -> float | None:
+    """BWT as API's code averages it, over all ``T`` tasks with 0 for the last: ``(T−1)/T`` of ``bwt``."""
+    changes = _changes(A)
+    return _mean([*changes, 0.0]) if changes else None
+
+
+def fwt(A: Matrix, baseline: Matrix) -> float:
+    """FWT relative to another method's run ``B``, on each task as it was learned: ``1/T Σᵢ (A[i][i] − B[i][i])``."""
+    for name, matrix in {"A": A, "the baseline": baseline}.items():
+        if _together(matrix):
+            raise ValueError(f"{name} has one row: its tasks were learned at once, so nothing was transferred forward.")
+    ours, theirs = learned(A), learned(baseline)
+    if len(ours) != len(theirs) or len(A[0]) != len(baseline[0]):
+        raise ValueError(
+            f"the run has {len(ours)} of {len(A[0])} tasks and the baseline {len(theirs)} of {len(baseline[0])}. "
+            "Compare finished runs of the same benchmark, cut to the same number of tasks."
+        )
+    return _mean([a - b for a, b in zip(ours, theirs, strict=True)])
+
+
+def forgetting(A: Matrix) -> float | None:
+    """Forgetting after Chaudhry et al. (2018): ``1/(T−1) Σ_{j<T−1} (max_{i≤T−2} A[i][j] − A[T−1][j])``.
+
+    The best a task ever was before the last one, minus what is left of it; never less than ``−bwt``. Accuracies
+    measured before a task was learned (``i < j``) count if they are there. None where ``bwt`` is.
+    """
+    rows, last = _checked(A), final(A)
+    if len(rows) == 1:
+        return None
+    drops = []
+    for j in range(len(last) - 1):
+        early = [value for row in rows[:j] if (value := row[j]) is not None]
+        drops.append(max([*early, *(_measured(rows, i, j) for i in range(j, len(rows) - 1))]) - last[j])
+    return _mean(drops)
+
+
+def learned(A: Matrix) -> list[float]:
+    """The accuracy on each task when it had just been learned: the diagonal, as far as the run has come.
+
+    For tasks learned at once that is the one row.
+    """
+    rows = _checked(A)
+    return final(A) if _together(A) else [_measured(rows, i, i) for i in range(len(rows))]
+
+
+def final(A: Matrix) -> list[float]:
+    """The accuracy on each task in the end: the last row of a finished run."""
+    rows = _checked(A)
+    tasks = len(rows[0])
+    if len(rows) != tasks and not _together(A):
+        raise ValueError(f"the run is not finished: {len(rows)} of {tasks} tasks are learned. Resume it first.")
+    return [_measured(rows, len(rows) - 1, j) for j in range(tasks)]
+
+
+def average_curve(A: Matrix) -> list[float]:
+    """The mean accuracy over the tasks seen so far, after each task: ``1/(i+1) Σ_{j≤i} A[i][j]``."""
+    rows = _checked(A)
+    if _together(A):
+        return [acc(A)]
+    return [_mean([_measured(rows, i, j) for j in range(i + 1)]) for i in range(len(rows))]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation over ``n`` runs; ``std`` divides by ``n − ddof`` and is None for one run."""
+
+    mean: float
+    std: float | None
+    n: int
+    ddof: int
+
+    def __str__(self) -> str:
+        spread = "" if self.std is None else f" ± {self.std:.2f}"
+        return f"{self.mean:z.2f}{spread} (n={self.n})"
+
+
+def mean_std(values: Sequence[float], ddof: int = 1) -> Spread:
+    """Mean and standard deviation of ``values``: of a sample (``ddof=1``) or of a whole population (``ddof=0``)."""
+    if ddof not in (0, 1):
+        raise ValueError(f"ddof must be 1 (a sample) or 0 (a population); got {ddof}.")
+    if not values:
+        raise ValueError("there is no mean of no values. Give the result of at least one run.")
+    for i, value in enumerate(values):
+        if not _is_number(value) or not math.isfinite(value):
+            raise ValueError(f"value {i} is {value!r}, expected a finite number. Leave runs without a result out.")
+    mean, n = _mean(values), len(values)
+    std = None if n == 1 else math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - ddof))
+    return Spread(mean, std, n, ddof)
+
+
+def _changes(A: Matrix) -> list[float]:
+    """``A[T−1][j] − A[j][j]`` of all tasks but the last; empty if none came later."""
+    last = final(A)
+    return [] if len(A) == 1 else [end - begin for end, begin in zip(last[:-1], learned(A)[:-1], strict=True)]
+
+
+def _together(A: Matrix) -> bool:
+    """Whether all of several tasks were learned at once: one row without gaps."""
+    return len(_checked(A)) == 1 and len(A[0]) > 1 and None not in A[0]
+
+
+def _checked(A: Matrix) -> Matrix:
+    """``A``, if it is the accuracy matrix of a run, finished or not."""
+    if not A or not A[0]:
+        raise ValueError(f"the accuracy matrix is empty: {A!r}. Learn at least one task.")
+    lengths = [len(row) for row in A]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"the rows of the accuracy matrix have lengths {lengths}; None is for what was not measured.")
+    if len(A) > len(A[0]):
+        raise ValueError(f"the accuracy matrix has {len(A)} rows for {len(A[0])} tasks: one after each task, or one.")
+    for i, row in enumerate(A):
+        for j, value in enumerate(row):
+            if value is not None and not (_is_number(value) and 0 <= value <= 100):
+                raise ValueError(f"accuracy[{i}][{j}] is {value!r}, expected percent from 0 to 100, or None.")
+    return A
+
+
+def _measured(A: Matrix, i: int, j: int) -> float:
+    value = A[i][j]
+    if value is None:
+        raise ValueError(f"accuracy[{i}][{j}] was not measured (None): evaluate task {j} after task {i}.")
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

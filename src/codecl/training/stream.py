@@ -1,0 +1,118 @@
+"""Streams of tasks: what is learned, independent of any method.
+
+A part of a task (train, validation, test) is anything with a length that gives batches by index: tensors held in
+memory, or any map-style dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Part(Protocol):
+    """Some labelled inputs."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: Tensor) -> Batch:
+        """The inputs and labels at ``indices``, as one batch."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tensors:
+    """Inputs and labels in memory; ``prepare`` turns a batch of inputs, uint8 images say, into a network's input."""
+
+    inputs: Tensor
+    labels: Tensor
+    prepare: Callable[[Tensor], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.labels):
+            raise ValueError(f"as many labels as inputs are needed; got {len(self.labels)} and {len(self.inputs)}.")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: Tensor) -> Batch:
+        x = self.inputs[indices]
+        return (self.prepare(x) if self.prepare is not None else x), self.labels[indices]
+
+
+@dataclass(frozen=True, eq=False)
+class FromDataset:
+    """Any map-style dataset of ``(input, label)``, read as it is needed."""
+
+    dataset: Dataset[Any]
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def take(self, indices: Tensor) -> Batch:
+        x, y = default_collate([self.dataset[i] for i in indices.tolist()])
+        return x, torch.as_tensor(y)
+
+
+def as_part(data: Any) -> Part:
+    """A part from a ``Part``, a pair of tensors, or a map-style dataset."""
+    if isinstance(data, (Tensors, FromDataset)):
+        return data
+    if isinstance(data, (tuple, list)) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
+        return Tensors(*data)
+    if isinstance(data, torch.utils.data.DataLoader):
+        data = data.dataset
+    if hasattr(data, "take") and hasattr(data, "__len__"):
+        part: Part = data
+        return part
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        return FromDataset(data)
+    raise TypeError(
+        "a part of a task is a pair of tensors, a map-style dataset or a DataLoader over one; "
+        f"got {type(data).__name__}."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is learned at one time."""
+
+    name: str
+    classes: int
+    train: Part
+    validation: Part
+    test: Part
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Tasks in their order. ``data`` says whether they hold the published data: official, whole or a subset."""
+
+    name: str
+    tasks: Sequence[Task]
+    heads: Literal["multi", "single"] = "multi"
+    data: str = "official"
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def first(self, tasks: int | None) -> Stream:
+        """The stream cut to its first tasks."""
+        if tasks is None:
+            return self
+        if not 1 <= tasks <= len(self.tasks):
+            raise ValueError(f"{self.name} has {len(self.tasks)} tasks; got tasks = {tasks}.")
+        return Stream(self.name, self.tasks[:tasks], self.heads, self.data)
+
+
+def batches(part: Part, size: int, order: Tensor | None = None) -> Iterator[Batch]:
+    """Batches of ``size`` in the given order, the last one smaller."""
+    order = torch.arange(len(part)) if order is None else order
+    for some in order.split(size):  # type: ignore[no-untyped-call]
+        yield part.take(some)

@@ -1,0 +1,114 @@
+"""The battery passes on our methods, and fails on methods that break a promise."""
+
+import pytest
+import torch
+
+from codecl import CodeCL, Method
+from codecl.training.check import CHECKS, check_method
+
+METHODS = {
+    "finetune": Method,
+    "code-cl": lambda model: CodeCL(model, aperture=20.0, free_dims=4, overlap=0.05),
+    "code-cl official": lambda model: CodeCL.official(model, free_dims=4, smallest=8, overlap=0.05),
+    "code-cl per-task": lambda model: CodeCL(model, norm="per-task", bias="per-task", free_dims=4, overlap=0.05),
+    "code-cl free": lambda model: CodeCL(model, norm="free", bias="free"),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
+def test_our_methods_keep_every_promise(make, check):
+    check(make)
+
+
+class ForgetsMemory(CodeCL):
+    def memory_state(self):
+        return {}
+
+
+class DrawsRandomNumbers(Method):
+    def remember(self, loader):
+        torch.rand(1)
+
+
+class LeavesForward(Method):
+    def detach(self):
+        super().detach()
+        self.model.backbone.forward = lambda x: x
+
+
+class MovesOldHeads(Method):
+    def begin_task(self, task, loader=None):
+        super().begin_task(task, loader)
+        with torch.no_grad():
+            self.model.heads[0].weight.add_(1.0)
+
+
+class PerturbsTheFirstTask(Method):
+    def begin_task(self, task, loader=None):
+        super().begin_task(task, loader)
+        with torch.no_grad():
+            self.model.backbone.last.weight.mul_(0.9)
+
+
+class ReportsNonsense(Method):
+    def bytes(self):
+        return {"memory": -1, "per_task": 0}
+
+
+class ExportsAnother(Method):
+    def export(self, task):
+        plain = super().export(task)
+        with torch.no_grad():
+            plain.backbone.last.weight.add_(1.0)
+        return plain
+
+
+class LosesWhatItLearns(CodeCL):
+    def learning_state(self):
+        return [torch.zeros_like(value) for value in super().learning_state()]
+
+
+BROKEN = {
+    ForgetsMemory: "check_state_is_plain",
+    DrawsRandomNumbers: "check_random_state_is_untouched",
+    LeavesForward: "check_model_is_handed_back_clean",
+    MovesOldHeads: "check_other_heads_are_untouched",
+    PerturbsTheFirstTask: "check_first_task_is_plain",
+    ReportsNonsense: "check_memory_is_reported",
+    ExportsAnother: "check_export_equals_the_task",
+}
+
+
+@pytest.mark.parametrize(("method", "name"), BROKEN.items(), ids=lambda value: getattr(value, "__name__", value))
+def test_a_broken_promise_is_noticed(method, name):
+    check = next(check for check in CHECKS if check.__name__ == name)
+    with pytest.raises((AssertionError, ValueError)):
+        check(method)
+
+
+def test_check_method_runs_them_all_and_stops_at_the_first_failure():
+    assert check_method(Method) == [check.__name__ for check in CHECKS]
+    with pytest.raises(AssertionError):
+        check_method(ReportsNonsense)
+
+
+def test_a_run_that_cannot_resume_exactly_is_noticed():
+    check = next(check for check in CHECKS if check.__name__ == "check_resume_equals_no_interruption")
+
+    class Restless(Method):
+        """Keeps a number that its state does not say, and lets it work on the weights."""
+
+        steps = 0
+
+        def begin_task(self, task, loader=None):
+            super().begin_task(task, loader)
+            self.steps += 1
+
+        def end_task(self, loader=None):
+            with torch.no_grad():
+                self.model.backbone.last.weight.mul_(1 + 0.1 * self.steps)
+            super().end_task(loader)
+
+    with pytest.raises(AssertionError, match="stopped after checkpoint"):
+        check(Restless)
