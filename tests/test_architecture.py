@@ -13,6 +13,8 @@ MAY_IMPORT = {
     "layers": {"algebra"},
     "methods": {"algebra", "layers"},
     "networks": set(),
+    "training": {"algebra", "layers", "methods", "networks"},
+    "experiments": {"algebra", "layers", "methods", "networks", "training"},
 }
 AFTER_IMPORT = """
 import random, sys, torch

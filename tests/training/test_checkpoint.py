@@ -53,7 +53,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
     tensor = flat.view(dtype).reshape(shape)
     match draw(st.sampled_from(["plain", "transposed", "strided", "expanded"])):
         case "transposed":
-            return tensor.permute(*reversed(range(tensor.dim())))
+            return tensor.permute(tuple(reversed(range(tensor.dim()))))
         case "strided" if tensor.dim():
             return tensor[::2]
         case "expanded":
@@ -102,8 +102,17 @@ def test_trees_come_back_bit_by_bit(folder, tree):
 def test_every_dtype(folder, name):
     everything = torch.arange(256, dtype=torch.uint8).repeat(16)
     tensor = (everything & 1 if name == "bool" else everything).view(DTYPES[name]).reshape(2, -1)
-    save(folder / "dtype", [tensor, tensor[0, 0], tensor.mT, tensor[:, ::3], tensor[:0]])
-    assert identical([tensor, tensor[0, 0], tensor.mT, tensor[:, ::3], tensor[:0]], load(folder / "dtype"))
+    tree = [tensor, tensor[0, 0], tensor.mT, tensor[:, ::3], tensor[0, ::3], tensor[:0]]
+    save(folder / "dtype", tree)
+    assert identical(tree, load(folder / "dtype"))
+
+
+def test_numbers_that_json_has_no_word_for(folder):
+    """Infinities, every NaN by its bits, and integers beyond the 4300 digits that Python would read."""
+    bits = ["7ff0000000000000", "fff0000000000000", "7ff8000000000000", "fff8000000000000", "7ff8000000000abc"]
+    tree = [struct.unpack(">d", bytes.fromhex(text))[0] for text in bits] + [10**5000, -(10**5000), 2**63, -(2**63)]
+    save(folder / "numbers", tree)
+    assert identical(tree, load(folder / "numbers"))
 
 
 def test_the_dtypes_are_those_with_whole_bytes():
@@ -261,6 +270,7 @@ HOSTILE = {
     "a bottomless pit": (b"[" * 100_000, "RecursionError|nested"),
     "a deep tree": (b"[" * 70 + b"]" * 70, "nested more than 64 deep"),
     "an unknown kind": ({"code": "import os"}, "there is no kind 'code'"),
+    "a very unknown kind": ({"code" * 1000: 1}, "there is no kind 'codecode"),
     "two kinds": ({"int": "1", "float": "0"}, "ValueError"),
     "no kind": ({}, "ValueError"),
     "an odd key": ({"dict": [[1.5, 0]]}, "has the key 1.5"),

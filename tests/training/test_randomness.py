@@ -95,6 +95,18 @@ def test_within_the_same_stream_the_same_numbers():
     assert all(a != b for a, b in zip(results[0], results[2], strict=True))
 
 
+def test_each_generator_gets_the_whole_seed():
+    seed = derive(0, "init")
+    with seeded(0, "init"):
+        numbers = drawn()
+    halves = np.random.RandomState([seed >> 32, seed & 0xFFFFFFFF])
+    assert numbers == (
+        torch.rand(3, generator=generator(0, "init")).tolist(),
+        random.Random(seed).random(),
+        halves.rand(),
+    )
+
+
 def test_afterwards_every_generator_is_where_it_was():
     torch.manual_seed(11), random.seed(12), np.random.seed(13)
     drawn()

@@ -81,9 +81,9 @@ def until_stop(rule):
     raise AssertionError("never stopped")
 
 
-# Few values, so that ties and long droughts are common.
+# Few values, so that ties and long droughts are common; 0.1/2² is 0.025 to the bit, which is not below 0.025.
 few = st.sampled_from([0.0, 1.0, 2.0, 3.0, 4.0])
-rates, factors, bounds = st.sampled_from([0.1, 0.01]), st.sampled_from([2.0, 3.0]), st.sampled_from([0.02, 0.001])
+rates, factors, bounds = st.sampled_from([0.1, 0.01]), st.sampled_from([2.0, 3.0]), st.sampled_from([0.025, 0.001])
 settings = st.tuples(rates, st.integers(1, 3), factors, bounds)
 sequences = st.lists(st.tuples(few, few), max_size=60)
 
@@ -114,20 +114,26 @@ def test_resuming_equals_no_interruption(epochs, chosen, kind, moment):
 
 
 def test_loss_rule_step_by_step():
-    rule = LossRule(lr=0.8, patience=2, factor=2, min_lr=0.3)
+    rule = LossRule(lr=0.8, patience=2, factor=2, min_lr=0.4)
     script = [
         (5.0, BETTER, 0.8),
         (4.0, BETTER, 0.8),
         (4.0, WORSE, 0.8),  # a tie is no improvement
         (3.9, BETTER, 0.8),  # and the count begins again
         (4.5, WORSE, 0.8),
-        (4.5, DECAY, 0.4),
+        (4.5, DECAY, 0.4),  # not below min_lr
         (4.5, WORSE, 0.4),
         (4.5, DECAY_AND_STOP, 0.2),
     ]
     for loss, verdict, lr in script:
         assert (rule.update(loss, 0.0), rule.lr) == (verdict, lr)
     assert rule.stopped
+
+
+def test_books_at_the_threshold_are_not_below_it():
+    rule = AccuracyRule(lr=0.8, patience=1, factor=2, threshold=0.4)
+    verdicts = [rule.update(1.0, 50.0) for _ in range(6)]
+    assert verdicts == [BETTER, WORSE, DECAY, WORSE, DECAY, STOP]
 
 
 def test_accuracy_rule_step_by_step():
@@ -234,7 +240,7 @@ def test_settings_are_checked(changed, message):
 
 
 def test_settings_of_the_loss_rule_are_checked():
-    with pytest.raises(ValueError, match="min_lr must be a finite number above 0; got -1.0"):
+    with pytest.raises(ValueError, match=r"min_lr must be a finite number above 0; got -1\.0"):
         LossRule(0.1, 1, 2, -1.0)
     with pytest.raises(ValueError, match="factor must be a finite number above 1"):
         LossRule(0.1, 1, 1, 0.01)

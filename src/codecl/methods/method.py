@@ -70,6 +70,8 @@ class Method:
                 "a DistributedDataParallel model is not supported yet: attach to the module inside it, on one process."
             )
         self.model, self.forward = model, forward
+        if isinstance(heads, str):
+            raise TypeError(f"heads takes a list of names; got the string {heads!r}. Write heads=[{heads!r}].")
         multihead = find_task_heads(model)
         heads = (*heads, *(multihead.names if multihead else ()))
         self.layers: LayerTable = survey(model, heads, skip, norm, bias, self.protects)

@@ -1,0 +1,111 @@
+"""The canonical form: rows times weight is the output, whatever the layer and its settings."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import nn
+from torch.testing import assert_close
+
+from codecl.layers import ConvolutionKind, convolution, kind_of
+from codecl.layers.convolution import patches
+from codecl.layers.weight import Use
+
+from .cases import CONVOLUTIONS, UNEVEN, convolutions, linears, normal, redrawn
+
+pytestmark = UNEVEN
+
+
+def use_of(layer: nn.Module) -> Use:
+    kind = kind_of(layer)
+    assert kind is not None
+    return Use("", layer, "weight", kind)
+
+
+def output_of_rows(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """``rows · weightᵀ + bias``, ``[n, g · o]``."""
+    use = use_of(layer)
+    rows = torch.cat([torch.stack(list(stack)) for stack in use.rows((x,), {})], dim=1)
+    y = torch.einsum("gnd,god->ngo", rows, use.matrices(layer.weight)).flatten(1)
+    return y if layer.bias is None else y + layer.bias
+
+
+@given(linears())
+def test_rows_of_a_linear_layer_with_any_leading_dimensions(case):
+    layer, x = case
+    assert_close(output_of_rows(layer, x), layer(x).reshape(-1, layer.out_features))
+
+
+@settings(max_examples=200)
+@given(convolutions())
+def test_rows_of_a_convolution_with_any_settings(case):
+    layer, x = case
+    channels = -1 - len(layer.kernel_size)
+    assert_close(output_of_rows(layer, x), layer(x).movedim(channels, -1).reshape(-1, layer.out_channels))
+
+
+@pytest.mark.parametrize("axes", CONVOLUTIONS)
+@pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+def test_string_padding_of_an_even_spread_kernel_pads_one_side_more(axes, mode):
+    layer = redrawn(CONVOLUTIONS[axes](2, 4, 4, padding="same", dilation=3 - min(axes, 2), padding_mode=mode))
+    x = normal(1, 2, 2, *[7] * axes)
+    assert_close(output_of_rows(layer, x), layer(x).movedim(1, -1).flatten(0, -2))
+
+
+def test_a_group_sees_the_rows_of_its_own_channels():
+    layer = redrawn(nn.Conv2d(6, 6, 3, groups=3))
+    x = normal(1, 2, 6, 5, 5)
+    (rows,) = use_of(layer).rows((x,), {})
+    for group, channels in enumerate(x.split(2, dim=1)):
+        alone = nn.functional.unfold(channels, 3)  # [batch, d, positions]
+        assert_close(rows[group], alone.movedim(1, -1).flatten(0, 1))
+
+
+def test_a_depthwise_convolution_has_a_matrix_for_each_channel():
+    layer = redrawn(nn.Conv1d(5, 10, 3, groups=5))
+    use = use_of(layer)
+    assert_close(use.matrices(layer.weight), layer.weight.detach().reshape(5, 2, 3))
+    assert_close(use.parameter(use.matrices(layer.weight)), layer.weight.detach())
+
+
+def test_rows_of_a_keyword_call():
+    linear, conv = redrawn(nn.Linear(3, 2)), redrawn(nn.Conv1d(3, 2, 2))
+    x = normal(0, 4, 3, 3)
+    for layer in (linear, conv):
+        (by_keyword,), (by_position,) = use_of(layer).rows((), {"input": x}), use_of(layer).rows((x,), {})
+        assert_close(by_keyword, by_position)
+        assert by_position.abs().sum() > 1
+
+
+def test_stride_of_the_patches_can_be_set_aside():
+    layer, dense = (redrawn(nn.Conv2d(2, 3, 3, stride=s, padding=1, groups=1)) for s in (2, 1))
+    x = normal(2, 2, 2, 6, 6)
+    assert_close(patches(layer, x, stride=(1, 1)), patches(dense, x))
+    assert patches(layer, x).shape[1] == 2 * 9
+
+
+@pytest.mark.parametrize("numbers", [1, 300, 2**24])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_patches_in_parts_are_the_same_rows(monkeypatch, numbers, groups):
+    layer, x = redrawn(nn.Conv2d(4, 4, 3, groups=groups)), normal(0, 5, 4, 6, 6)
+    monkeypatch.setattr(convolution, "NUMBERS_AT_ONCE", numbers)
+    parts = list(use_of(layer).rows((x,), {}))
+    assert len(parts) == (1 if numbers == 2**24 else 5)
+    assert_close(torch.cat(parts, dim=1), patches(layer, x))
+    assert_close(torch.cat(list(use_of(layer).rows((x[0],), {})), dim=1), patches(layer, x[:1]))
+
+
+def test_an_empty_batch_has_no_rows():
+    for layer, x in ((nn.Conv2d(2, 3, 3), torch.zeros(0, 2, 5, 5)), (nn.Linear(4, 3), torch.zeros(2, 0, 4))):
+        rows = list(use_of(layer).rows((x,), {}))
+        assert sum(stack.shape[1] for stack in rows) == 0
+
+
+class Own(nn.Conv2d):
+    pass
+
+
+def test_dispatch_follows_subclasses():
+    assert isinstance(kind_of(Own(1, 1, 1)), ConvolutionKind)
+    assert type(kind_of(nn.modules.linear.NonDynamicallyQuantizableLinear(2, 2))) is type(kind_of(nn.Linear(2, 2)))
+    assert kind_of(nn.ConvTranspose2d(1, 1, 1)) is None
+    assert kind_of(nn.Embedding(2, 2)) is None
