@@ -7,13 +7,14 @@ construction with a message that says what to do about it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from codecl.layers.heads import TaskHeads, find_task_heads
 from codecl.layers.kinds import kind_of, refusal_of, supported_types
 from codecl.layers.norms import is_norm
 from codecl.layers.weight import ProtectedWeight, Use
@@ -44,10 +45,13 @@ class LayerTable:
 
     rows: tuple[LayerRow, ...]
     protected: dict[str, ProtectedWeight] = field(repr=False)
-    protects: bool = True
-    """False for a method that protects nothing: then norms and biases are free, whatever their policy."""
-    heads: tuple[str, ...] = ()
+    heads: tuple[str, ...]
     """The modules and parameters that each task has for itself."""
+    skip: tuple[str, ...]
+    policies: Mapping[str, Policy]
+    """What becomes of norms and biases; empty for a method that protects nothing, where they are free."""
+    task_heads: TaskHeads | None = field(repr=False)
+    """The parts of the model that keep a head for every task by themselves."""
 
     def __iter__(self) -> Iterator[LayerRow]:
         return iter(self.rows)
@@ -94,9 +98,10 @@ def survey(
     for name, policy in (("norm", norm), ("bias", bias)):
         if policy not in POLICIES:
             raise ValueError(f"{name} must be one of {', '.join(map(repr, POLICIES))}; got {policy!r}.")
-    places = _places(model)
-    _check_names(model, "heads", heads, places)
-    _check_names(model, "skip", skip, places)
+    _check_names(model, "heads", heads)
+    _check_names(model, "skip", skip)
+    places, task_heads = _places(model), find_task_heads(model)
+    heads = (*heads, *(task_heads.names if task_heads is not None else ()))
     protected: dict[str, ProtectedWeight] = {}
     rows = []
     for name, (parameter, uses) in places.items():
@@ -110,7 +115,8 @@ def survey(
         kind = type(uses[0].module).__name__
         shape = () if is_lazy(parameter) else tuple(parameter.shape)
         rows.append(LayerRow(name, kind, shape, role, note, parameter))  # type: ignore[arg-type]
-    table = LayerTable(tuple(rows), protected, protects, tuple(heads))
+    policies: dict[str, Policy] = {"norm": norm, "bias": bias} if protects else {}
+    table = LayerTable(tuple(rows), protected, heads, tuple(skip), policies, task_heads)
     if bad := table.of_role("uncovered"):
         raise UncoveredWeights(_uncovered_message(bad))
     return table
@@ -213,7 +219,7 @@ def unknown(what: str, name: object, known: Sequence[object]) -> str:
     return f"there is no {what} {name!r}.{hint} Known: {listed or 'none'}."
 
 
-def _check_names(model: nn.Module, argument: str, names: Sequence[str], places: object) -> None:
+def _check_names(model: nn.Module, argument: str, names: Sequence[str]) -> None:
     if isinstance(names, str):
         raise TypeError(f"{argument} takes a list of names; got the string {names!r}. Write {argument}=[{names!r}].")
     known = [name for name, _ in model.named_modules() if name] + [name for name, _ in model.named_parameters()]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -32,8 +31,8 @@ from codecl.layers import (
     take,
 )
 from codecl.layers.table import Policy, unknown
-from codecl.methods.guard import Guard, Project
-from codecl.methods.heads import find_task_heads
+from codecl.methods.guard import Project
+from codecl.methods.guards import Guards
 from codecl.methods.state import FORMAT, ForeignState, check_directions, check_state, size
 from codecl.methods.unprojected import Unprojected
 
@@ -70,18 +69,13 @@ class Method:
                 "a DistributedDataParallel model is not supported yet: attach to the module inside it, on one process."
             )
         self.model, self.forward = model, forward
-        if isinstance(heads, str):
-            raise TypeError(f"heads takes a list of names; got the string {heads!r}. Write heads=[{heads!r}].")
-        multihead = find_task_heads(model)
-        heads = (*heads, *(multihead.names if multihead else ()))
         self.layers: LayerTable = survey(model, heads, skip, norm, bias, self.protects)
         self.tasks: list[Task] = []
         self._learning = False
         self._changes: list[dict[str, Change]] = []
         self._shown: int | None = None
-        self._unprojected = Unprojected(model, self.layers, (*skip, *heads), norm, bias, multihead)
-        self._guards: list[Guard] = []
-        self._replaced: weakref.WeakSet[Guard] = weakref.WeakSet()  # they live as long as their optimizers
+        self._unprojected = Unprojected(model, self.layers)
+        self._guards = Guards(self.weights)
         self._attached = True
         self._take_back = attach(self.weights)
 
@@ -93,16 +87,7 @@ class Method:
         ``project`` overrides what is projected: ``"gradient"``, ``"update"`` or ``"both"``.
         """
         self._check_attached()
-        guard = Guard(optimizer, self.weights, project)
-        for same in [g for g in (*self._guards, *self._replaced) if g.optimizer is optimizer]:
-            same.release()
-        self._guards = [g for g in self._guards if g.optimizer is not optimizer]
-        for earlier in [g for g in self._guards if g.weights.keys() & guard.weights.keys()]:
-            earlier.replace()
-            self._guards.remove(earlier)
-            self._replaced.add(earlier)
-        self._guards.append(guard)
-        guard.join(self._extras(), self._unprojected.frozen)
+        self._guards.add(optimizer, project).join(self._extras(), self._unprojected.frozen)
 
     def begin_task(self, task: Task, loader: Iterable[Any] | None = None) -> None:
         """Get ready to learn ``task``, a new name or number; ``loader`` yields its training batches."""
@@ -119,8 +104,7 @@ class Method:
         self.tasks.append(task)
         self._learning = True
         self._show(len(self.tasks) - 1)
-        for guard in self._guards:
-            guard.join(self._extras(), self._unprojected.frozen)
+        self._guards.join(self._extras(), self._unprojected.frozen)
         self._note_versions()
 
     def end_task(self, loader: Iterable[Any] | None = None) -> None:
@@ -138,9 +122,8 @@ class Method:
             weight.parameter.grad = None
         self._learning = False
         self._unprojected.freeze()
-        for guard in self._guards:
-            guard.join({}, self._unprojected.frozen)
-            guard.forget_state()
+        self._guards.join({}, self._unprojected.frozen)
+        self._guards.forget_state()
 
     @contextmanager
     def task(self, task: Task) -> Iterator[None]:
@@ -210,8 +193,7 @@ class Method:
         self._unprojected.freeze()
         self._show(len(self.tasks) - 1 if self.tasks else None)
         self._note_versions()
-        for guard in self._guards:
-            guard.join(self._extras(), self._unprojected.frozen)
+        self._guards.join(self._extras(), self._unprojected.frozen)
 
     def learning_state(self) -> list[Tensor]:
         """What changes while a task is learned, beside the model: for keeping the best epoch, and for going on."""
@@ -235,9 +217,7 @@ class Method:
     def detach(self) -> None:
         """Give the model and its optimizers back as they were found; the shared weights keep what was learned."""
         self._check_attached()
-        for guard in (*self._guards, *self._replaced):
-            guard.release()
-        self._guards = []
+        self._guards.release()
         self._unprojected.thaw()
         self._take_back()
         self._unprojected.restore_flags()
@@ -313,9 +293,8 @@ class Method:
 
     def _take_in_head(self, position: int) -> None:
         new, earlier = self._unprojected.use_head(position)
-        for guard in self._guards:
-            guard.join({}, self._unprojected.frozen)  # heads come before the extras of a task, as in model.parameters()
-            guard.adopt(new, earlier)
+        self._guards.join({}, self._unprojected.frozen)  # heads before the extras of a task, as in model.parameters()
+        self._guards.adopt(new, earlier)
 
     @contextmanager
     def _bare(self) -> Iterator[None]:
@@ -348,7 +327,7 @@ class Method:
 
     def _warn_if_unguarded(self) -> None:
         learned = any(weight.parameter._version != self._versions[name] for name, weight in self.weights.items())
-        if len(self.tasks) > 1 and learned and not any(guard.steps for guard in self._guards):
+        if len(self.tasks) > 1 and learned and not self._guards.stepped:
             warnings.warn(
                 f"task {self.tasks[-1]!r} was trained by an optimizer that is not guarded: Adam or weight decay would "
                 "have moved old outputs. Call method.guard(optimizer) for every optimizer.",

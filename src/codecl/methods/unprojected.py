@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from codecl.layers import LayerTable
 from codecl.layers.norms import hold_statistics, is_norm, running_statistics
-from codecl.layers.table import Policy, covers
-from codecl.methods.heads import TaskHeads
+from codecl.layers.table import covers
 
 
 class Unprojected:
@@ -23,17 +22,8 @@ class Unprojected:
     ``stored[t]`` holds the values that task ``t`` has for itself, by name.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        table: LayerTable,
-        outside: tuple[str, ...],
-        norm: Policy,
-        bias: Policy,
-        heads: TaskHeads | None,
-    ) -> None:
-        self.model, self.table, self.outside, self.heads = model, table, outside, heads
-        self.policies: dict[str, Policy] = {"norm": norm, "bias": bias} if table.protects else {}
+    def __init__(self, model: nn.Module, table: LayerTable) -> None:
+        self.model, self.table, self.heads = model, table, table.task_heads
         self.stored: list[dict[str, Tensor]] = []
         self.frozen: list[nn.Parameter] = []
         self._flags = {parameter: parameter.requires_grad for parameter in model.parameters()}
@@ -82,7 +72,7 @@ class Unprojected:
         """Once the first task has been learned, hold what is to be held; again, nothing happens."""
         if not self.stored or self._let_go is not None:
             return
-        roles = [role for role, policy in self.policies.items() if policy == "freeze"]
+        roles = [role for role, policy in self.table.policies.items() if policy == "freeze"]
         self.frozen = [row.parameter for row in self.table.of_role(*roles)]
         _stop(self.frozen)
         self._let_go = self._hold()
@@ -116,21 +106,25 @@ class Unprojected:
 
     def values(self) -> dict[str, Tensor]:
         """The tensors of the model that every task has for itself, by name."""
-        roles = [role for role, policy in self.policies.items() if policy == "per-task"]
+        roles = [role for role, policy in self.table.policies.items() if policy == "per-task"]
         values: dict[str, Tensor] = {row.name: row.parameter for row in self.table.of_role(*roles)}
         several = self.heads.names if self.heads is not None else ()
         values |= {row.name: row.parameter for row in self.table.of_role("head") if not covers(several, row.name)}
-        every = self.policies.get("norm") == "per-task"
+        every = self.table.policies.get("norm") == "per-task"
         for name, buffer in running_statistics(self.model).items():
             in_head = covers(self.table.heads, name) and not covers(several, name)
-            if in_head or (every and not covers(self.outside, name)):
+            if in_head or (every and not covers((*self.table.skip, *self.table.heads), name)):
                 values[name] = buffer
         return values
 
     def _hold(self) -> Callable[[], None]:
-        if self.policies.get("norm") != "freeze":
+        if self.table.policies.get("norm") != "freeze":
             return lambda: None
-        return hold_statistics(m for n, m in self.model.named_modules() if is_norm(m) and not covers(self.outside, n))
+        return hold_statistics(
+            m
+            for n, m in self.model.named_modules()
+            if is_norm(m) and not covers((*self.table.skip, *self.table.heads), n)
+        )
 
 
 def _stop(parameters: list[nn.Parameter]) -> None:

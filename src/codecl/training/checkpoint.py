@@ -74,8 +74,8 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
     except BaseException as error:
         with suppress(OSError):
             partial.unlink()
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # "No space left on device" does not say where
+        if isinstance(error, OSError) and error.filename is None:  # "No space left on device" does not say where
+            error.filename = str(path)
         raise
 
 
@@ -139,7 +139,8 @@ def _pieces(header: bytes, outline: _Outline) -> Iterator[bytes | bytearray]:
     yield header.ljust(start - PREAMBLE.size)
     for tensor in outline.tensors:
         plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        raw = _little_endian(plain.flatten().view(torch.uint8), plain.dtype)
+        flat = plain.as_strided((plain.numel(),), (1,))  # flatten() keeps a stride of 2 where there is but one number
+        raw = _little_endian(flat.view(torch.uint8), plain.dtype)
         for i in range(0, len(raw), CHUNK):
             chunk = raw[i : i + CHUNK]
             piece = bytearray(len(chunk))

@@ -1,0 +1,57 @@
+"""All optimizers that train one method's weights: several at a time, or a new one for every task."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import nn, optim
+
+from codecl.layers import ProtectedWeight
+from codecl.methods.guard import Guard, Project
+
+Extras = Mapping[nn.Parameter, Iterable[nn.Parameter]]
+
+
+class Guards:
+    """The guards in force, and those of optimizers that newer ones replaced."""
+
+    def __init__(self, weights: Mapping[str, ProtectedWeight]) -> None:
+        self._weights = weights
+        self._in_force: list[Guard] = []
+        self._replaced: weakref.WeakSet[Guard] = weakref.WeakSet()  # they live as long as their optimizers
+
+    def add(self, optimizer: optim.Optimizer, project: Project | None) -> Guard:
+        """Guard ``optimizer``; one that trained the same weights before is replaced."""
+        guard = Guard(optimizer, self._weights, project)
+        for same in [g for g in (*self._in_force, *self._replaced) if g.optimizer is optimizer]:
+            same.release()
+        self._in_force = [g for g in self._in_force if g.optimizer is not optimizer]
+        for earlier in [g for g in self._in_force if g.weights.keys() & guard.weights.keys()]:
+            earlier.replace()
+            self._in_force.remove(earlier)
+            self._replaced.add(earlier)
+        self._in_force.append(guard)
+        return guard
+
+    @property
+    def stepped(self) -> bool:
+        """Whether any optimizer stepped since the last ``join``."""
+        return any(guard.steps for guard in self._in_force)
+
+    def join(self, extras: Extras, frozen: list[nn.Parameter]) -> None:
+        for guard in self._in_force:
+            guard.join(extras, frozen)
+
+    def adopt(self, new: Sequence[nn.Parameter], hosts: Sequence[nn.Parameter]) -> None:
+        for guard in self._in_force:
+            guard.adopt(new, hosts)
+
+    def forget_state(self) -> None:
+        for guard in self._in_force:
+            guard.forget_state()
+
+    def release(self) -> None:
+        for guard in (*self._in_force, *self._replaced):
+            guard.release()
+        self._in_force, self._replaced = [], weakref.WeakSet()
