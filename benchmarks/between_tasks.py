@@ -18,12 +18,12 @@ APERTURE, SAMPLES = 6.0, 125
 
 
 def measure_alexnet() -> list[dict[str, object]]:
-    """From the end of one task to the beginning of the next, tasks 2 and 3: capture, OR, AND, projections."""
+    """From the end of task 2 to the beginning of task 3: capture, OR, AND, projections."""
     model = MultiHead(AlexNet(), AlexNet.features, 10)
     method = CodeCL(model, aperture=APERTURE)
     rows: list[dict[str, object]] = []
     C: dict[str, Tensor] = {}
-    for t in range(3):
+    for t in range(2):
         learned, following = [_images(2 * t)], [_images(2 * t + 1)]
         if t == 0:
             method.begin_task(t)
@@ -90,18 +90,24 @@ def _correlations(method: CodeCL, batches: list[Tensor]) -> dict[str, Tensor]:
 
 
 def _between_dense(C: dict[str, Tensor], seen: dict[str, Tensor], new: dict[str, Tensor]) -> None:
-    """Lines 22–26 and 4–7 of Algorithm 1 with the printed formulas."""
+    """Lines 22–26 and 4–7 of Algorithm 1 with the printed formulas, clamped as the published code does it."""
     for name, R in seen.items():
         post = _conceptor_of(R)
-        C[name] = dense.disjoin(C[name], post) if name in C else post
+        C[name] = _clamped(dense.disjoin(C[name], post)) if name in C else post
     for name, R in new.items():
-        overlap = dense.conjoin(_conceptor_of(R), C[name])
+        overlap = _clamped(dense.conjoin(_conceptor_of(R), C[name]))
         if dense.capacity(overlap) / dense.capacity(C[name]) > 0.5:
-            torch.linalg.svd(overlap)
+            dense.decompose(overlap)
 
 
 def _conceptor_of(R: Tensor) -> Tensor:
-    return R @ torch.linalg.inv(R + APERTURE**-2 * dense.identity(len(R)))
+    return _clamped(R @ torch.linalg.inv(R + APERTURE**-2 * dense.identity(len(R))))
+
+
+def _clamped(C: Tensor) -> Tensor:
+    """Without this the pseudo-inverses meet singular values that are neither there nor gone."""
+    U, s = dense.decompose((C + C.mT) / 2)
+    return (U * s.clamp(1e-8, 0.9999999)) @ U.mT
 
 
 def _layer_rows(d: int) -> Iterator[Tensor]:

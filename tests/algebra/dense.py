@@ -49,14 +49,24 @@ def conjoin_invertible(C: Tensor, B: Tensor) -> Tensor:
     return torch.linalg.inv(torch.linalg.inv(C) + torch.linalg.inv(B) - identity(len(C)))
 
 
+def decompose(C: Tensor) -> tuple[Tensor, Tensor]:
+    """Singular vectors and values of a symmetric positive matrix."""
+    try:
+        U, s, _ = torch.linalg.svd(C)
+    except torch.linalg.LinAlgError:  # large matrices with many equal singular values do not always converge
+        s, U = torch.linalg.eigh(C)
+        s, U = s.flip(0), U.flip(1)
+    return U, s
+
+
 def intersection(C: Tensor, B: Tensor, beta: float = BETA) -> Tensor:
     """Algorithm 2: ``D``, an orthonormal basis of what the column spaces of ``C`` and ``B`` share."""
-    U_C, s_C, _ = torch.linalg.svd(C)
-    U_B, s_B, _ = torch.linalg.svd(B)
+    U_C, s_C = decompose(C)
+    U_B, s_B = decompose(B)
     k_C = int((s_C > beta).sum())
     k_B = int((s_B > beta).sum())
     outside_C, outside_B = U_C[:, k_C:], U_B[:, k_B:]
-    U, s, _ = torch.linalg.svd(outside_C @ outside_C.mT + outside_B @ outside_B.mT)
+    U, s = decompose(outside_C @ outside_C.mT + outside_B @ outside_B.mT)
     k = int((s > beta).sum())
     return U[:, k:]
 

@@ -222,8 +222,10 @@ class Conceptor:
         """``D``, ``[d, m]``: Algorithm 2 by principal angles between the two ranges."""
         if other.rest:
             return self.basis
-        if self.rest:
+        if self.rest or self.rank == self.dim:
             return other.basis
+        if other.rank == self.dim:
+            return self.basis
         A, B = self.basis, other.basis
         Y, cosine, Zt = torch.linalg.svd(A.mT @ B, full_matrices=False)
         a, b = A @ Y, B @ Zt.mT

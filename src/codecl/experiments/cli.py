@@ -14,15 +14,19 @@ import torch
 
 import codecl
 from codecl.experiments import compare as comparing
-from codecl.experiments.progress import ShowProgress, duration, print_json, size, table
+from codecl.experiments.progress import ShowProgress, duration, print_json, size
 from codecl.experiments.recipe import Recipe, make_recipe, parse_change, read_recipe, setting_defaults
-from codecl.experiments.registry import BENCHMARKS, EMBEDDED, METHODS, UsageError, find_benchmark
+from codecl.experiments.registry import BENCHMARKS, EMBEDDED, METHODS, find_benchmark
 from codecl.experiments.run import run
 from codecl.experiments.rundir import RunDirectory
-from codecl.experiments.trackers import TRACKERS, open_tracker
+from codecl.experiments.trackers import TRACKERS, check_tracker
+from codecl.experiments.usage import UsageError
 from codecl.training.schedule import Diverged
 
 USAGE, FAILED, STOPPED = 2, 1, 130
+FULL = (errno.ENOSPC, errno.EDQUOT)
+SHOWN_ONLY = ("command", "resume", "dry_run", "track", "data_dir", "quiet", "json")
+"""Options of ``run`` that say nothing about the recipe."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -38,18 +42,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         code: int = options.command(options)
+        sys.stdout.flush()  # here, where a reader that has gone is no error
         return code
     except (UsageError, ModuleNotFoundError) as error:
         return _say(f"codecl: {error}", USAGE)
     except Diverged as error:
         return _say(f"codecl: {error}", FAILED)
     except KeyboardInterrupt:
-        return _say("\ncodecl: stopped. What was computed is kept; the same command again goes on.", STOPPED)
+        return _say("codecl: stopped. What was computed is kept; the same command again goes on.", STOPPED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except OSError as error:
-        full = " Free some space; the same command again goes on." if error.errno == errno.ENOSPC else ""
+        full = " Free some space; the same command again goes on." if error.errno in FULL else ""
         return _say(f"codecl: {error}.{full}", FAILED)
 
 
@@ -113,6 +118,9 @@ def _shared_options(parser: Parser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="any hyperparameter; repeatable"
     )
+    parser.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="where the data sets are (default $CODECL_DATA, or data)"
+    )
     parser.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], help="where to compute (default cpu)")
     parser.add_argument("--threads", type=int, help="CPU threads of a run, part of the recipe (default 1)")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
@@ -126,29 +134,35 @@ def _recipe(options: argparse.Namespace, given: dict[str, Any], **fixed: Any) ->
             asked[name] = value
     if options.quick:
         asked["quick"] = True
-    if options.device is not None:
-        asked["device"] = _device(options.device)
-    for name in ("threads", "tasks"):
-        if asked.get(name) is not None and asked[name] < 1:
-            raise UsageError(f"--{name} must be 1 or more; got {asked[name]}.")
+    asked["device"] = _device(options.device or asked.get("device", "cpu"))
     if options.epochs is not None and options.epochs < 1:
         raise UsageError(f"--epochs must be 1 or more; got {options.epochs}.")
     return make_recipe(asked | fixed, dict(parse_change(text) for text in options.set), options.epochs)
 
 
-def _device(name: str) -> str:
+def _data_root(options: argparse.Namespace) -> Path:
+    return options.data_dir or Path(os.environ.get("CODECL_DATA", "data"))
+
+
+def _device(name: Any) -> str:
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         return next(device for device in ("cuda", "mps", "cpu") if available[device])
-    if not available[name]:
-        raise UsageError(f"--device {name} is not available here; use auto or cpu.")
-    return name
+    if not available.get(name if isinstance(name, str) else ""):
+        raise UsageError(f"the device {name!r} is not available here; use auto or cpu.")
+    return str(name)
 
 
 def _run(options: argparse.Namespace) -> int:
+    for name in options.track:
+        check_tracker(name)
     if options.resume is not None:
+        given = [name for name, value in vars(options).items() if not (value is None or value is False or value == [])]
+        if asked := [name for name in given if name not in SHOWN_ONLY]:
+            raise UsageError(f"--resume takes the recipe of its directory as it is: leave out {', '.join(asked)}.")
         directory = RunDirectory(options.resume)
         recipe = directory.recipe()
+        _device(recipe.device)
     else:
         recipe = _recipe(options, read_recipe(options.recipe) if options.recipe else {})
         directory = RunDirectory(options.out or _default_out(recipe) / comparing.run_name(recipe))
@@ -165,26 +179,31 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _run_and_show(options: argparse.Namespace, recipe: Recipe, directory: RunDirectory) -> dict[str, Any]:
-    tasks = recipe.tasks or len(find_benchmark(recipe.benchmark).stream())
+    tasks = recipe.tasks or find_benchmark(recipe.benchmark).tasks
     show = ShowProgress(tasks, recipe.training["epochs"])
     observers: list[Any] = [print_json] if options.json else [] if options.quiet else [show]
-    described = {"benchmark": recipe.benchmark, "method": recipe.method, "seed": recipe.seed, "text": recipe.to_toml()}
-    trackers = [open_tracker(name, directory.path, described) for name in options.track]
-    directory.on_notice = (lambda text: observers[0]({"event": "notice", "text": text})) if observers else None
+
+    def notice(text: str) -> None:
+        if observers:
+            observers[0]({"event": "notice", "text": text})
+        else:
+            _say(f"codecl: {text}", 0)
+
+    directory.on_notice = notice
     try:
-        return run(recipe, directory, (*observers, *trackers))
+        return run(recipe, directory, tuple(observers), _data_root(options), options.track)
     finally:
         show.close()
-        for tracker in trackers:
-            tracker.close()
 
 
 def _compare(options: argparse.Namespace) -> int:
-    methods = [name.strip() for name in options.methods.split(",") if name.strip()]
+    methods = list(dict.fromkeys(name.strip() for name in options.methods.split(",") if name.strip()))
+    if not methods:
+        raise UsageError(f"--methods takes names with commas; got {options.methods!r}.")
     if options.jobs < 1:
         raise UsageError(f"--jobs must be 1 or more; got {options.jobs}.")
     try:
-        seeds = [int(seed) for seed in options.seeds.split(",")]
+        seeds = list(dict.fromkeys(int(seed) for seed in options.seeds.split(",")))
     except ValueError:
         raise UsageError(f"--seeds takes whole numbers with commas; got {options.seeds!r}.") from None
     recipes = [_recipe(options, {}, method=method, seed=seed) for method in methods for seed in seeds]
@@ -196,10 +215,10 @@ def _compare(options: argparse.Namespace) -> int:
             print_json({"run": name, **event})
         elif not options.quiet:
             first = recipes[0]
-            tasks = first.tasks or len(find_benchmark(first.benchmark).stream())
+            tasks = first.tasks or find_benchmark(first.benchmark).tasks
             shows.setdefault(name, ShowProgress(tasks, first.training["epochs"], label=name))(event)
 
-    results, failures = comparing.run_all(recipes, out, options.jobs, on_event)
+    results, failures = comparing.run_all(recipes, out, options.jobs, on_event, _data_root(options))
     for show in shows.values():
         show.close()
     if options.json:
@@ -222,7 +241,10 @@ def _methods(_: argparse.Namespace) -> int:
 
 
 def _benchmarks(_: argparse.Namespace) -> int:
-    print(table(["benchmark", "what it is"], [[name, find_benchmark(name).summary] for name in BENCHMARKS]))
+    for name, benchmark in BENCHMARKS.items():
+        print(f"{name}\n    {benchmark.summary}, {benchmark.tasks} tasks")
+        for switch, choices in benchmark.switches.items():
+            print(f"    --set {switch}={'|'.join(choices)}")
     return 0
 
 
@@ -242,7 +264,7 @@ def _summary(result: dict[str, Any], path: Path) -> str:
 
 
 def _say(text: str, code: int) -> int:
-    print(text, file=sys.stderr)
+    print(" ".join(text.splitlines()), file=sys.stderr)
     return code
 
 

@@ -19,7 +19,9 @@ from typing import Any
 
 from codecl.experiments.progress import duration, size, table
 from codecl.experiments.recipe import Recipe
+from codecl.experiments.run import make_trainer
 from codecl.experiments.rundir import RunDirectory
+from codecl.experiments.usage import UsageError
 from codecl.training import metrics
 
 Tree = dict[str, Any]
@@ -38,10 +40,14 @@ def run_name(recipe: Recipe) -> str:
 
 
 def run_all(
-    recipes: Sequence[Recipe], out: Path, jobs: int, on_event: Callable[[str, Tree], None]
+    recipes: Sequence[Recipe], out: Path, jobs: int, on_event: Callable[[str, Tree], None], root: Path = Path("data")
 ) -> tuple[list[Tree], list[Failure]]:
     """Results and failures of all ``recipes``, ``jobs`` at a time."""
-    for recipe in recipes:  # a directory of another recipe is refused before anything runs
+    for recipe in recipes:  # what cannot be is refused before anything is written
+        RunDirectory(out / run_name(recipe)).check(recipe)
+    for recipe in {recipe.method: recipe for recipe in recipes}.values():
+        make_trainer(recipe, root)
+    for recipe in recipes:
         RunDirectory(out / run_name(recipe)).open_for(recipe)
     children: list[subprocess.Popen[str]] = []
     stopping = threading.Event()
@@ -49,19 +55,22 @@ def run_all(
     def one(recipe: Recipe) -> Tree | Failure:
         name = run_name(recipe)
         directory = RunDirectory(out / name)
-        if (result := directory.result()) is not None:
-            return result
-        if stopping.is_set():
-            return Failure(name, "not begun")
-        words = _run_child(directory.path, recipe.threads, children, lambda event: on_event(name, event))
-        result = directory.result()
+        try:
+            if (result := directory.result()) is not None:
+                return result
+            if stopping.is_set():
+                return Failure(name, "not begun")
+            words = _run_child(directory.path, recipe.threads, root, children, lambda event: on_event(name, event))
+            result = directory.result()
+        except UsageError as error:  # a damaged result
+            return Failure(name, str(error))
         return result if result is not None else Failure(name, words)
 
     with ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(one, recipe) for recipe in recipes]
         try:
             ended = [future.result() for future in futures]
-        except KeyboardInterrupt:
+        except BaseException:  # Ctrl-C, or nobody reads our output any more
             stopping.set()
             for child in children:
                 child.terminate()
@@ -70,10 +79,10 @@ def run_all(
 
 
 def _run_child(
-    path: Path, threads: int, children: list[subprocess.Popen[str]], on_event: Callable[[Tree], None]
+    path: Path, threads: int, root: Path, children: list[subprocess.Popen[str]], on_event: Callable[[Tree], None]
 ) -> str:
     """Run ``codecl run --resume`` on a directory, passing on its events; the last line it said in error."""
-    command = [sys.executable, "-m", "codecl", "run", "--resume", str(path), "--json"]
+    command = [sys.executable, "-m", "codecl", "run", "--resume", str(path), "--json", "--data-dir", str(root)]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     children.append(child)
@@ -83,8 +92,11 @@ def _run_child(
     reader = threading.Thread(target=lambda stream: errors.extend(stream), args=(child.stderr,), daemon=True)
     reader.start()
     for line in child.stdout:
-        event = json.loads(line)
-        if "event" in event:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue  # something that a method printed
+        if isinstance(event, dict) and "event" in event:
             on_event(event)
     child.wait()
     reader.join()

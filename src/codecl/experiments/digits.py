@@ -6,6 +6,8 @@ the shuffling, so what one task needs, the next overwrites: plain fine-tuning fo
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from codecl.networks import MLP, MultiHead
@@ -17,7 +19,7 @@ TRAIN, VALIDATION = 1200, 200  # of 1,797; the remaining 397 are the test part
 SPLIT_SEED = 0
 
 
-def stream() -> Stream:
+def stream(root: Path | None = None, seed: int = 0) -> Stream:
     """Permuted digits; the split and the permutations are the same in every run."""
     try:
         from sklearn.datasets import load_digits

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,15 +17,25 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from codecl.experiments.registry import EMBEDDED, UsageError, _unknown, find_benchmark, find_method
+from codecl.experiments.registry import EMBEDDED, find_benchmark, find_method
+from codecl.experiments.usage import UsageError, unknown_name
 from codecl.methods import Method
 from codecl.training.engine import Plan
 
 PRESETS = ("paper", "official")
+TABLES = ("training", "settings", "data")
 QUICK_EPOCHS = 15
 NOT_SETTINGS = {"self", "model", "common", "forward", "heads", "skip", "seed"}
 ELSEWHERE = {"seed", "device"}
 """Fields of ``Plan`` that stand at the top of a recipe."""
+KINDS = {
+    "text": ("method", "benchmark", "preset", "device"),
+    "true or false": ("quick",),
+    "a whole number": ("seed", "threads", "tasks"),
+    "a table": TABLES,
+}
+TYPES = {"text": str, "true or false": bool, "a whole number": int, "a table": dict}
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -41,13 +52,14 @@ class Recipe:
     tasks: int | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
 
     def plan(self) -> Plan:
         return Plan(**self.training, seed=self.seed, device=self.device)
 
     def to_toml(self) -> str:
         flat = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        tables = {name: flat.pop(name) for name in ("training", "settings")}
+        tables = {name: flat.pop(name) for name in TABLES}
         lines = [f"{key} = {_toml(value)}" for key, value in flat.items()]
         for name, table in tables.items():
             lines += ["", f"[{name}]", *(f"{_key(key)} = {_toml(value)}" for key, value in table.items())]
@@ -64,38 +76,46 @@ def make_recipe(asked: Mapping[str, Any], changes: Mapping[str, Any], epochs: in
     given = {key: value for key, value in asked.items() if value is not None}
     known = {f.name for f in dataclasses.fields(Recipe)}
     if unknown := given.keys() - known:
-        raise UsageError(f"recipe: {_unknown('field', sorted(unknown)[0], sorted(known))}")
+        raise UsageError(f"recipe: {unknown_name('field', sorted(unknown)[0], sorted(known))}")
+    _check_top(given)
     name, benchmark = given.get("method", "code-cl"), given.get("benchmark", EMBEDDED)
     preset, quick = given.get("preset", "paper"), bool(given.get("quick", False))
     if preset not in PRESETS:
-        raise UsageError(_unknown("preset", preset, PRESETS))
+        raise UsageError(unknown_name("preset", preset, PRESETS))
     method = find_method(name)
-    find_benchmark(benchmark)
+    switches = find_benchmark(benchmark).switches
     published = _published(benchmark, name, preset)
     training = _plan_defaults() | published["training"] | dict(given.get("training", {}))
     settings = (
         setting_defaults(method) | method.reading(preset) | published["settings"] | dict(given.get("settings", {}))
     )
+    data = {switch: choices[0] for switch, choices in switches.items()}
+    data |= {key: _word(value) for key, value in given.get("data", {}).items()}
     for key, value in changes.items():
-        table = training if key in training else settings
-        if key not in table:
-            raise UsageError(_unknown(f"hyperparameter of {name}", key, [*training, *settings]))
-        table[key] = value
+        table = next((table for table in (training, settings, data) if key in table), None)
+        if table is None:
+            raise UsageError(unknown_name(f"hyperparameter of {name}", key, [*training, *settings, *data]))
+        table[key] = _word(value) if table is data else value
     _check_names("training", training, _plan_defaults())
     _check_names("settings", settings, setting_defaults(method))
-    if quick:
-        training["epochs"] = min(training["epochs"], QUICK_EPOCHS)
+    _check_names("data", data, switches)
+    for switch, choice in data.items():
+        if choice not in switches[switch]:
+            raise UsageError(f"data: {unknown_name(f'choice of {switch}', choice, switches[switch])}")
     if epochs is not None:
         training["epochs"] = epochs
     _check_training(training)
+    _check_settings(settings, setting_defaults(method))
+    if quick:
+        training["epochs"] = min(training["epochs"], QUICK_EPOCHS)
     top = {key: given[key] for key in ("seed", "threads", "device", "tasks") if key in given}
-    return Recipe(name, benchmark, preset, quick, **top, training=training, settings=settings)
+    return Recipe(name, benchmark, preset, quick, **top, training=training, settings=settings, data=data)
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
     """The fields that a TOML file gives; it need not give all."""
     try:
-        return _nones(tomllib.loads(path.read_text()))
+        return _nones(tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise UsageError(f"there is no recipe file {path}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
@@ -134,7 +154,7 @@ def takes_seed(method: type[Method]) -> bool:
 def _published(benchmark: str, method: str, preset: str) -> dict[str, dict[str, Any]]:
     """What the recipe file of the benchmark says: for all, the preset, the method, the method in the preset."""
     file = resources.files("codecl.experiments") / "recipes" / f"{benchmark}.toml"
-    table = _nones(tomllib.loads(file.read_text()))
+    table = _nones(tomllib.loads(file.read_text(encoding="utf-8")))
     layers = [table, table.get("presets", {}).get(preset, {})]
     training: dict[str, Any] = {}
     settings: dict[str, Any] = {}
@@ -153,24 +173,48 @@ def _plan_defaults() -> dict[str, Any]:
 def _check_names(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     for name in given:
         if name not in known:
-            raise UsageError(f"[{what}]: {_unknown('field', name, known)}")
+            raise UsageError(f"[{what}]: {unknown_name('field', name, known)}")
+
+
+def _check_top(given: Mapping[str, Any]) -> None:
+    for kind, names in KINDS.items():
+        for name in names:
+            if name in given and type(given[name]) is not TYPES[kind]:
+                raise UsageError(f"recipe: {name} must be {kind}; got {given[name]!r}.")
+    for name, most in {"threads": MOST_THREADS, "tasks": None}.items():
+        if name in given and not 1 <= given[name] <= (most or given[name]):
+            raise UsageError(f"{name} must be 1 or more{f', at most {most}' if most else ''}; got {given[name]}.")
 
 
 def _check_training(training: Mapping[str, Any]) -> None:
     for name, default in _plan_defaults().items():
         value, kind = training[name], type(default)
-        sound = (
-            isinstance(value, str) if kind is str else isinstance(value, (int, float)) and not isinstance(value, bool)
-        )
-        if not sound or (kind is int and value != int(value)) or (kind is not str and value < 0):
-            raise UsageError(
-                f"training: {name} must be {kind.__name__}{'' if kind is str else ' and not negative'}; got {value!r}."
-            )
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise UsageError(f"training: {name} must be {kind.__name__}; got {value!r}.")
+        if kind is not str and not 0 <= value < math.inf:
+            raise UsageError(f"training: {name} must be finite and not negative; got {value!r}.")
     if training["rule"] not in ("loss", "accuracy"):
         raise UsageError(f"training: rule must be 'loss' or 'accuracy'; got {training['rule']!r}.")
-    for name in ("epochs", "batch_size", "evaluation_batch", "lr"):
+    for name in ("epochs", "batch_size", "evaluation_batch", "lr", "min_lr"):
         if not training[name] > 0:
             raise UsageError(f"training: {name} must be above 0; got {training[name]!r}.")
+    try:
+        Plan(**training).new_rule()
+    except ValueError as error:
+        raise UsageError(f"training: {error}") from None
+
+
+def _check_settings(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """As far as a default tells what is meant; the method itself knows the rest."""
+    for name, default in defaults.items():
+        value = settings[name]
+        kind, wrong = {
+            bool: ("true or false", not isinstance(value, bool)),
+            int: ("a whole number", isinstance(value, (bool, float))),
+            tuple: ("a list", not isinstance(value, (list, tuple))),
+        }.get(type(default), ("", False))
+        if wrong and value is not None:
+            raise UsageError(f"settings: {name} must be {kind}; got {value!r}.")
 
 
 def _toml(value: Any) -> str:
@@ -179,7 +223,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value)
+        return _quoted(value)
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, Mapping):
@@ -190,17 +234,29 @@ def _toml(value: Any) -> str:
 
 
 def _key(name: str) -> str:
-    return name if name.replace("_", "").replace("-", "").isalnum() else json.dumps(name)
+    bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    return name if bare else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML: JSON's escapes, but for surrogate pairs and the one control character JSON leaves."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _word(value: Any) -> str:
+    return _toml(value) if isinstance(value, bool) else str(value)
 
 
 def _nones(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _nones(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_nones(item) for item in value]
     return None if value == "none" else value
 
 
 def _flatten(recipe: Recipe) -> dict[str, Any]:
     flat = {f.name: getattr(recipe, f.name) for f in dataclasses.fields(recipe)}
-    for table in ("training", "settings"):
+    for table in TABLES:
         flat |= {f"{table}.{key}": list(v) if isinstance(v, tuple) else v for key, v in flat.pop(table).items()}
     return flat

@@ -2,41 +2,53 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from torch import nn
 
+from codecl.experiments import digits
+from codecl.experiments.benchmarks import cifar100
+from codecl.experiments.usage import UsageError, unknown_name
 from codecl.methods import CodeCL, Method
 from codecl.training.stream import Stream
 
 
-class UsageError(ValueError):
-    """Something a user asked for that cannot be: the command line prints it in one line and exits with 2."""
-
-
 @dataclass(frozen=True)
 class Benchmark:
-    """A stream of tasks and the network it is learned with."""
+    """A stream of tasks and the network it is learned with.
 
-    name: str
+    ``stream(root, seed, **switches)`` reads the data below ``root``; ``switches`` names what may be chosen about the
+    data, each with its choices, the first being the default.
+    """
+
     summary: str
-    stream: Callable[[], Stream]
+    tasks: int
+    stream: Callable[..., Stream]
     network: Callable[[Stream], nn.Module]
+    switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 METHODS: dict[str, type[Method]] = {"code-cl": CodeCL, "finetune": Method}
 
 
-def _digits() -> Benchmark:
-    from codecl.experiments import digits
+SPLITS = {"split_seed": ("0", "run")}  # CODE-CL and SGP fix the seed of the validation split, GPM takes the run's
 
-    return Benchmark("permuted-digits", "embedded: 5 tasks of shuffled 8×8 digits, MLP", digits.stream, digits.network)
-
-
-BENCHMARKS: dict[str, Callable[[], Benchmark]] = {"permuted-digits": _digits}
+BENCHMARKS: dict[str, Benchmark] = {
+    "permuted-digits": Benchmark("embedded: shuffled 8×8 digits, MLP", 5, digits.stream, digits.network),
+    "split-cifar100": Benchmark("CIFAR-100 in tens of classes, AlexNet", 10, cifar100.split, cifar100.alexnet, SPLITS),
+    "ol-cifar100": Benchmark(
+        "CIFAR-100 in tens of classes that overlap, AlexNet", 7, cifar100.overlapping, cifar100.alexnet, SPLITS
+    ),
+    "cifar100-superclass": Benchmark(
+        "CIFAR-100 by coarse class, LeNet",
+        20,
+        cifar100.superclass,
+        cifar100.lenet,
+        {"pixels": ("true", "scrambled"), "order": ("0", "1", "2", "3", "4")},
+    ),
+}
 EMBEDDED = "permuted-digits"
 
 
@@ -46,24 +58,17 @@ def find_method(name: str) -> type[Method]:
         module, _, attribute = name.partition(":")
         try:
             found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise UsageError(f"the method {name!r} cannot be imported: {error}.") from error
+        except Exception as error:  # whatever a module of the user's raises
+            raise UsageError(f"the method {name!r} cannot be imported: {type(error).__name__}: {error}.") from error
         if not (isinstance(found, type) and issubclass(found, Method)):
             raise UsageError(f"{name!r} is not a subclass of codecl.Method.")
         return found
     if name not in METHODS:
-        raise UsageError(_unknown("method", name, METHODS))
+        raise UsageError(unknown_name("method", name, METHODS))
     return METHODS[name]
 
 
 def find_benchmark(name: str) -> Benchmark:
     if name not in BENCHMARKS:
-        raise UsageError(_unknown("benchmark", name, BENCHMARKS))
-    return BENCHMARKS[name]()
-
-
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"there is no {what} {name!r}.{hint} Known: {', '.join(known)}."
+        raise UsageError(unknown_name("benchmark", name, BENCHMARKS))
+    return BENCHMARKS[name]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import codecl
 from codecl.experiments.recipe import Recipe, takes_seed
-from codecl.experiments.registry import UsageError, find_benchmark, find_method
+from codecl.experiments.registry import find_benchmark, find_method
 from codecl.experiments.rundir import RunDirectory
+from codecl.experiments.trackers import open_tracker
+from codecl.experiments.usage import UsageError
 from codecl.training import metrics
 from codecl.training.engine import Trainer
 from codecl.training.randomness import seeded
@@ -19,14 +23,28 @@ from codecl.training.randomness import seeded
 Tree = dict[str, Any]
 
 
-def run(recipe: Recipe, directory: RunDirectory, observers: tuple[Callable[[Tree], None], ...] = ()) -> Tree:
-    """The result of ``recipe``: at once if the directory has it, else by going on or beginning."""
-    with directory.locked():
+def run(
+    recipe: Recipe,
+    directory: RunDirectory,
+    observers: tuple[Callable[[Tree], None], ...] = (),
+    root: Path = Path("data"),
+    track: Sequence[str] = (),
+) -> Tree:
+    """The result of ``recipe``: at once if the directory has it, else by going on or beginning.
+
+    What cannot be is refused before anything is written; ``track`` names the trackers that watch.
+    """
+    directory.check(recipe)
+    if (result := directory.result()) is not None:
+        return result
+    torch.set_num_threads(recipe.threads)
+    trainer = make_trainer(recipe, root, directory)
+    with directory.locked(), ExitStack() as trackers:
         directory.open_for(recipe)
-        if (result := directory.result()) is not None:
+        if (result := directory.result()) is not None:  # another process has just finished it
             return result
-        torch.set_num_threads(recipe.threads)
-        trainer = _trainer(recipe, directory, observers)
+        watching = [trackers.enter_context(closing(open_tracker(name, directory.path, recipe))) for name in track]
+        trainer.observers = (directory.log, *observers, *watching)
         progress = trainer.run()
         result = _result(recipe, trainer)
         final = {
@@ -38,9 +56,10 @@ def run(recipe: Recipe, directory: RunDirectory, observers: tuple[Callable[[Tree
         return result
 
 
-def _trainer(recipe: Recipe, directory: RunDirectory, observers: tuple[Callable[[Tree], None], ...]) -> Trainer:
+def make_trainer(recipe: Recipe, root: Path, directory: RunDirectory | None = None) -> Trainer:
+    """The stream, network and method that a recipe names; ``UsageError`` where one of them cannot be."""
     benchmark = find_benchmark(recipe.benchmark)
-    stream = benchmark.stream()
+    stream = benchmark.stream(root, recipe.seed, **recipe.data)
     try:
         stream = stream.first(recipe.tasks)
     except ValueError as error:
@@ -53,7 +72,7 @@ def _trainer(recipe: Recipe, directory: RunDirectory, observers: tuple[Callable[
         method = found(model, **settings)
     except (ValueError, TypeError) as error:
         raise UsageError(f"{recipe.method}: {error}") from error
-    return Trainer(method, stream, recipe.plan(), directory, (directory.log, *observers))
+    return Trainer(method, stream, recipe.plan(), directory)
 
 
 def _result(recipe: Recipe, trainer: Trainer) -> Tree:
@@ -65,6 +84,7 @@ def _result(recipe: Recipe, trainer: Trainer) -> Tree:
         "quick": recipe.quick,
         "seed": recipe.seed,
         "data": trainer.stream.data,
+        "switches": dict(recipe.data),
         "tasks": len(trainer.stream),
         "accuracy": A,
         "acc": metrics.acc(A),

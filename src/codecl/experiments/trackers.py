@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from codecl.experiments.registry import UsageError, _unknown
+from codecl.experiments.recipe import Recipe
+from codecl.experiments.usage import UsageError, unknown_name
 
 Event = Mapping[str, Any]
 
@@ -42,6 +43,9 @@ class _Stepping:
     def see(self, event: Event) -> int:
         if event["event"] == "epoch":
             self._finished[event["task"]] = event["epoch"]
+        elif event["event"] == "resume":
+            self._finished = {**dict(enumerate(event["epochs"])), event["task"]: event["epoch"]}
+        if event["event"] in ("epoch", "resume"):
             self.step = sum(n for task, n in self._finished.items() if task <= event["task"])
         return self.step
 
@@ -72,7 +76,8 @@ class MLflow:
 
     def __call__(self, event: Event) -> None:
         step = self._steps.see(event)
-        self._mlflow.log_metrics({name.replace("&", "and"): value for name, value in scalars(event)}, step=step)
+        if values := dict(scalars(event)):
+            self._mlflow.log_metrics(values, step=step)
 
     def close(self) -> None:
         self._mlflow.end_run()
@@ -95,10 +100,17 @@ class WeightsAndBiases:
 TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}
 
 
-def open_tracker(name: str, directory: Path, recipe: Mapping[str, Any]) -> Tracker:
+def check_tracker(name: str) -> None:
+    """Refuse a tracker that does not exist, or whose package is not installed."""
     if name not in TRACKERS:
-        raise UsageError(_unknown("tracker", name, TRACKERS))
-    return TRACKERS[name](directory, recipe)  # type: ignore[call-arg]
+        raise UsageError(unknown_name("tracker", name, TRACKERS))
+    _need(name, name)
+
+
+def open_tracker(name: str, directory: Path, recipe: Recipe) -> Tracker:
+    check_tracker(name)
+    known = {"benchmark": recipe.benchmark, "method": recipe.method, "seed": recipe.seed, "text": recipe.to_toml()}
+    return TRACKERS[name](directory, known)  # type: ignore[call-arg]
 
 
 def _need(package: str, extra: str) -> Any:

@@ -56,13 +56,12 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
     ``tree`` is made of dict (keys str or int), list, tuple (comes back as a list), None, bool, int, float, str and
     tensors (come back on the CPU, without ``requires_grad``). One process at a time may write to a path.
     """
-    path, outline = Path(path), _Outline()
+    path, outline, crc = Path(path), _Outline(), 0
     header = json.dumps(outline.encode(tree), separators=(",", ":"), allow_nan=False).encode("ascii")
     partial = path.with_name(path.name + ".tmp")  # always the same, so that killed processes do not pile them up
     try:
         partial.unlink(missing_ok=True)
         with partial.open("xb") as file:
-            crc = 0
             for piece in _pieces(header, outline):
                 file.write(piece)
                 crc = zlib.crc32(piece, crc)

@@ -103,7 +103,7 @@ class Trainer:
         self.model.load_state_dict(task["model"])
         self.method.load_state_dict(task["method"])
         self.progress = Progress(task["accuracy"], dict((epoch or task)["seconds"]), task["epochs"])
-        self._tell("resume", task=task["task"], epoch=epoch["epoch"] if epoch else 0)
+        self._tell("resume", task=task["task"], epoch=epoch["epoch"] if epoch else 0, epochs=list(task["epochs"]))
         return task["task"], epoch or {}
 
     def _begin(self, t: int) -> None:
@@ -170,7 +170,8 @@ class Trainer:
         if not math.isfinite(mean):
             raise Diverged(
                 f"the training loss of task {t} became {mean} in epoch {epoch + 1}, at learning rate "
-                f"{optimizer.param_groups[0]['lr']:g}. Lower it (--set lr=…); what was computed before is kept."
+                f"{optimizer.param_groups[0]['lr']:g}. What was computed before is kept. "
+                "Run again with a lower one (--set lr=…) and another --out."
             )
         return mean
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, IterableDataset, default_collate
 
 Batch = tuple[Tensor, Tensor]
 
@@ -51,12 +51,13 @@ class FromDataset:
     """Any map-style dataset of ``(input, label)``, read as it is needed."""
 
     dataset: Dataset[Any]
+    collate: Callable[[list[Any]], Any] = default_collate
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
 
     def take(self, indices: Tensor) -> Batch:
-        x, y = default_collate([self.dataset[i] for i in indices.tolist()])
+        x, y = self.collate([self.dataset[i] for i in indices.tolist()])
         return x, torch.as_tensor(y)
 
 
@@ -66,12 +67,12 @@ def as_part(data: Any) -> Part:
         return data
     if isinstance(data, (tuple, list)) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
         return Tensors(*data)
-    if isinstance(data, torch.utils.data.DataLoader):
-        data = data.dataset
+    if isinstance(data, torch.utils.data.DataLoader) and not isinstance(data.dataset, IterableDataset):
+        return FromDataset(data.dataset, data.collate_fn)
     if hasattr(data, "take") and hasattr(data, "__len__"):
         part: Part = data
         return part
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, IterableDataset):
         return FromDataset(data)
     raise TypeError(
         "a part of a task is a pair of tensors, a map-style dataset or a DataLoader over one; "

@@ -1,0 +1,1 @@
+"""The benchmarks, a file for each family: their streams of tasks and their networks."""

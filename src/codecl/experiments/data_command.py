@@ -1,0 +1,129 @@
+"""What ``codecl data check`` and ``codecl data get`` do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from codecl.experiments.data.download import DownloadFailed, Progress, fetch
+from codecl.experiments.data.images import DamagedData, DataSet, MissingData
+from codecl.experiments.data.sources import SOURCES, File, Source
+from codecl.experiments.data.unpack import unpack
+from codecl.experiments.progress import size, table
+from codecl.experiments.usage import UsageError, unknown_name
+
+FAILED = 1
+
+
+def check(root: Path, out: TextIO | None = None) -> int:
+    """Print every data set as official, whole, subset, missing or damaged, with its counts; always 0."""
+    out = out or sys.stdout
+    rows, remarks = [], []
+    for source in SOURCES.values():
+        status, counts, remark = look(source, root)
+        rows.append([source.name, status, counts, source.published])
+        remarks += [f"{source.name}: {remark}"] if remark else []
+    print(table(["data set", "status", "images", "published"], rows), file=out)
+    print(f"in {root}", *remarks, sep="\n", file=out)
+    return 0
+
+
+def look(source: Source, root: Path) -> tuple[str, str, str]:
+    """Status and counts of a data set below ``root``, and what there is to say about it."""
+    try:
+        found = source.read(root)
+    except MissingData as error:
+        known = any((root / file.target).exists() for file in source.files)
+        return "missing", "", str(error) if known or _begun(source, root) else ""
+    except DamagedData as error:
+        return "damaged", "", str(error)
+    except ModuleNotFoundError as error:
+        return "unread", "", str(error)
+    except OSError as error:
+        return "damaged", "", f"{error}."
+    if isinstance(found, DataSet):
+        counts = f"{len(found.train):,} + {len(found.test):,}"
+    else:
+        counts = f"{len(found):,}"
+    return found.status, counts, "; ".join(found.notes)
+
+
+def get(root: Path, names: Sequence[str], progress: Progress | None = None, out: TextIO | None = None) -> int:
+    """Download the data sets named, or all; 1 if one of those named, or one that may be downloaded, is not there then."""
+    out = out or sys.stdout
+    for name in names:
+        if name not in SOURCES:
+            raise UsageError(unknown_name("data set", name, SOURCES))
+    return max([_get(SOURCES[name], root, name in names, progress, out) for name in names or SOURCES], default=0)
+
+
+def _get(source: Source, root: Path, named: bool, progress: Progress | None, out: TextIO) -> int:
+    status, counts, remark = look(source, root)
+    if status in ("official", "whole", "subset"):
+        hint = f" Remove it from {root} to download the whole." if status == "subset" and source.files else ""
+        print(f"{source.name}: {status}, {counts}, is there already.{hint}", file=out)
+        return 0
+    if not source.files:
+        print(f"{source.name} cannot be downloaded: {source.how.format(root=root)}.", file=out)
+        return FAILED if named else 0
+    try:
+        for file in source.files:
+            _fetch_any(file, root, progress, out)
+    except (DownloadFailed, DamagedData) as error:
+        print(f"{source.name}: {error}", file=out)
+        print(f"{source.name}: to get it by other means: {_by_hand(source, root)}", file=out)
+        return FAILED
+    status, counts, remark = look(source, root)
+    print(f"{source.name}: {status}{f', {counts}' if counts else ''}.{f' {remark}' if remark else ''}", file=out)
+    return 0 if status in ("official", "whole") else FAILED
+
+
+def _fetch_any(file: File, root: Path, progress: Progress | None, out: TextIO) -> None:
+    target = root / file.target
+    for i, url in enumerate(file.urls):
+        print(f"{url} → {target}", file=out)
+        try:
+            fetch(url, target, file.checksum, progress, size=file.size)
+            break
+        except DownloadFailed as error:
+            if i == len(file.urls) - 1:
+                raise
+            print(f"{error} Trying the next address.", file=out)
+    if file.unpack:
+        unpack(target, root)
+        target.unlink()
+
+
+def _by_hand(source: Source, root: Path) -> str:
+    return "; ".join(
+        f"{file.urls[0]} to {root / file.target}{', unpacked there' if file.unpack else ''}" for file in source.files
+    )
+
+
+def _begun(source: Source, root: Path) -> bool:
+    return any((root / file.target).parent != root and (root / file.target).parent.exists() for file in source.files)
+
+
+class ProgressBar:
+    """The progress of downloads, on one line that is rewritten; silent where there is no terminal."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self.out = out or sys.stderr
+        self._shown = 0.0
+
+    def __call__(self, name: str, done: int, total: int | None) -> None:
+        if not self.out.isatty() or (done != total and time.monotonic() < self._shown + 0.1):
+            return
+        self._shown = time.monotonic()
+        self.out.write(f"\r\x1b[K{self.line(name, done, total)}" + ("\n" if done == total else ""))
+        self.out.flush()
+
+    @staticmethod
+    def line(name: str, done: int, total: int | None) -> str:
+        if not total:
+            return f"{name} {size(done)}"
+        full = 24 * done // total
+        return f"{name} [{'█' * full}{'·' * (24 - full)}] {100 * done // total:3d} % of {size(total)}"

@@ -1,0 +1,115 @@
+"""Parts, tasks and streams: every way to hand over data gives the same batches."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from codecl.training.stream import FromDataset, Stream, Task, Tensors, as_part, batches
+
+X = torch.arange(14.0).reshape(7, 2)
+Y = torch.arange(7) % 3
+
+
+class Pairs(Dataset):
+    """A map-style dataset whose labels are Python numbers, as torchvision's are."""
+
+    def __len__(self):
+        return 7
+
+    def __getitem__(self, i):
+        if not 0 <= i < 7:
+            raise IndexError(i)
+        return X[i], int(Y[i])
+
+
+class Endless(IterableDataset):
+    def __len__(self):
+        return 7
+
+    def __iter__(self):
+        return iter(zip(X, Y, strict=True))
+
+
+PARTS = {
+    "tensors": lambda: (X, Y),
+    "list of tensors": lambda: [X, Y],
+    "part": lambda: Tensors(X, Y),
+    "dataset": Pairs,
+    "tensor dataset": lambda: TensorDataset(X, Y),
+    "list of examples": lambda: [(x, int(y)) for x, y in zip(X, Y, strict=True)],
+    "loader": lambda: DataLoader(Pairs(), batch_size=5, shuffle=True),
+}
+
+
+@pytest.mark.parametrize("make", PARTS.values(), ids=PARTS)
+def test_every_kind_of_data_gives_the_same_batches(make):
+    part = as_part(make())
+    assert len(part) == 7
+    order = torch.tensor([6, 0, 3, 3, 1])
+    for (x, y), chosen in zip(batches(part, 2, order), ([6, 0], [3, 3], [1]), strict=True):
+        assert torch.equal(x, X[chosen])
+        assert torch.equal(y, Y[chosen])
+        assert y.dtype == torch.int64
+
+
+def test_without_an_order_batches_come_as_they_are_stored():
+    assert torch.equal(torch.cat([x for x, _ in batches(Tensors(X, Y), 3)]), X)
+    assert [len(y) for _, y in batches(Tensors(X, Y), 3)] == [3, 3, 1]
+    assert [len(y) for _, y in batches(Tensors(X, Y), 100)] == [7]
+
+
+def test_a_part_of_ones_own_is_taken_as_it_is():
+    class Own:
+        def __len__(self):
+            return 1
+
+        def take(self, indices):
+            return X[indices], Y[indices]
+
+    own = Own()
+    assert as_part(own) is own
+
+
+def test_a_loader_keeps_its_way_of_making_a_batch():
+    def doubled(examples):
+        return 2 * torch.stack([x for x, _ in examples]), torch.tensor([y for _, y in examples])
+
+    part = as_part(DataLoader(Pairs(), batch_size=5, collate_fn=doubled))
+    assert torch.equal(part.take(torch.tensor([4, 2]))[0], 2 * X[[4, 2]])
+
+
+@pytest.mark.parametrize("data", [3, None, iter([]), Endless(), DataLoader(Endless(), batch_size=2)], ids=repr)
+def test_data_without_an_index_is_refused_with_what_is_needed(data):
+    with pytest.raises(TypeError, match=r"pair of tensors, a map-style dataset.*got "):
+        as_part(data)
+
+
+def test_prepare_sees_the_batch_and_not_the_whole_part():
+    seen = []
+
+    def halve(x):
+        seen.append(len(x))
+        return x / 2
+
+    x, y = Tensors(X, Y, halve).take(torch.tensor([5, 1]))
+    assert torch.equal(x, X[[5, 1]] / 2)
+    assert torch.equal(y, Y[[5, 1]])
+    assert seen == [2]
+
+
+def test_inputs_without_labels_are_refused():
+    with pytest.raises(ValueError, match="got 6 and 7"):
+        Tensors(X, Y[:6])
+
+
+def test_a_stream_is_cut_to_its_first_tasks():
+    part = FromDataset(Pairs())
+    stream = Stream("s", [Task(f"task {t}", 3, part, part, part) for t in range(3)], heads="single", data="subset")
+    assert len(stream) == 3
+    assert stream.first(None) is stream
+    cut = stream.first(2)
+    assert [task.name for task in cut.tasks] == ["task 0", "task 1"]
+    assert (cut.name, cut.heads, cut.data) == ("s", "single", "subset")
+    for tasks in (0, -1, 4):
+        with pytest.raises(ValueError, match=f"s has 3 tasks; got tasks = {tasks}"):
+            stream.first(tasks)
