@@ -16,7 +16,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := src tests examples benchmarks
 
-.PHONY: help setup demo test bench lint format clean
+.PHONY: help setup demo test reproduction bench lint format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,15 +37,18 @@ $(STAMP): pyproject.toml constraints.txt
 	fi
 	@echo "installing into $(VENV) (a few minutes, once)"
 	@$(PIP) install -c constraints.txt hatchling editables
-	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[all]'
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## run examples/quickstart.py
-	@$(BIN)/python examples/quickstart.py $(ARGS)
+demo: $(STAMP) ## compare fine-tuning and CODE-CL on the embedded benchmark
+	@$(BIN)/codecl compare --methods finetune,code-cl --jobs 2 --out runs/demo $(ARGS)
 
 # One thread for each worker: several workers with a thread for every core each are slower than one.
 test: $(STAMP) ## run the tests (WORKERS=2, ARGS=...)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+reproduction: $(STAMP) ## write REPRODUCTION.md from results/
+	@$(BIN)/python -m codecl.experiments.reproduction results REPRODUCTION.md
 
 bench: $(STAMP) ## run the benchmarks (ARGS=...)
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -22,10 +22,19 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=8192, help="the largest width d (default 8192)")
     options = parser.parse_args()
     known: dict[str, tuple[str, Callable[[], list[dict[str, object]]]]] = {
-        "step": ("A training step over plain SGD, batch 64", lambda: training_step.measure(options.repeat)),
-        "between": ("AlexNet: the work between two tasks over the dense formulas", between_tasks.measure_alexnet),
-        "tasks": ("AlexNet: growth with the number of tasks", between_tasks.measure_tasks),
-        "width": ("One layer: growth with the width", lambda: between_tasks.measure_width(options.largest)),
+        "step": (
+            f"A training step over plain SGD, batch 64, {torch.get_num_threads()} threads",
+            lambda: training_step.measure(options.repeat),
+        ),
+        "between": (
+            "AlexNet: the work between two tasks over the dense formulas, CPU seconds on one thread",
+            between_tasks.measure_alexnet,
+        ),
+        "tasks": ("AlexNet: growth with the number of tasks, CPU seconds on one thread", between_tasks.measure_tasks),
+        "width": (
+            "One layer: growth with the width, CPU seconds on one thread",
+            lambda: between_tasks.measure_width(options.largest),
+        ),
     }
     if unknown := set(options.parts) - known.keys():
         parser.error(f"unknown part {sorted(unknown)}; the parts are {', '.join(known)}")
@@ -33,7 +42,7 @@ def main() -> None:
     for name in options.parts or known:
         title, measure = known[name]
         rows = measure()
-        print(f"\n{title} ({torch.get_num_threads()} threads)\n{_table(rows)}", flush=True)
+        print(f"\n{title}\n{_table(rows)}", flush=True)
         record = {"title": title, "torch": torch.__version__, "threads": torch.get_num_threads()}
         record |= {"machine": platform.machine(), "rows": rows}
         (OUT / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")

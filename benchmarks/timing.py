@@ -4,6 +4,8 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
+import torch
+
 
 def in_turn(cases: Mapping[str, Callable[[], object]], repeat: int, warm_up: int = 3) -> dict[str, list[float]]:
     """Seconds of each case in each round; within a round the cases run one after the other."""
@@ -22,7 +24,13 @@ def ratio(seconds: Mapping[str, list[float]], name: str, base: str) -> float:
     return statistics.median(a / b for a, b in zip(seconds[name], seconds[base], strict=True))
 
 
-def once(run: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
+def cpu_seconds(run: Callable[[], object]) -> float:
+    """The CPU time of long work on one thread, which does not depend on what else the machine is doing."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        begin = time.process_time()
+        run()
+        return time.process_time() - begin
+    finally:
+        torch.set_num_threads(threads)

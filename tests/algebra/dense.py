@@ -71,12 +71,17 @@ def intersection(C: Tensor, B: Tensor, beta: float = BETA) -> Tensor:
     return U[:, k:]
 
 
+def pseudo_inverse(C: Tensor) -> Tensor:
+    """``C†`` of a symmetric positive matrix, singular values up to β counting as 0."""
+    U, s = decompose(C)
+    return (U[:, s > BETA] / s[s > BETA]) @ U[:, s > BETA].mT
+
+
 def conjoin(C: Tensor, B: Tensor, beta: float = BETA) -> Tensor:
     """The general AND of the supplement."""
     D = intersection(C, B, beta)
-    C_pinv = torch.linalg.pinv(C, atol=BETA, rtol=0.0)
-    B_pinv = torch.linalg.pinv(B, atol=BETA, rtol=0.0)
-    return D @ torch.linalg.inv(D.mT @ (C_pinv + B_pinv - identity(len(C))) @ D) @ D.mT
+    inner = pseudo_inverse(C) + pseudo_inverse(B) - identity(len(C))
+    return D @ torch.linalg.inv(D.mT @ inner @ D) @ D.mT
 
 
 def disjoin(C: Tensor, B: Tensor) -> Tensor:

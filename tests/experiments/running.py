@@ -102,7 +102,8 @@ def launching(directory):
 
 def serve():
     """The other side of ``Launcher``."""
-    import sklearn.datasets  # noqa: F401  (it takes a second to load)
+    import sklearn.datasets  # noqa: F401  (what a run would load takes two seconds)
+    import torch._dynamo  # noqa: F401
 
     for line in sys.stdin:
         request = json.loads(line)

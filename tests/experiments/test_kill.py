@@ -159,14 +159,14 @@ def test_python_m_codecl_killed_in_the_first_second_and_while_a_checkpoint_is_wr
 
 def test_ctrl_c_says_that_the_same_command_goes_on(whole, launcher, tmp_path):
     path = tmp_path / "run"
-    with command("run", *RECIPE, "--out", path) as process:
-        while done(path) < 2 and process.poll() is None:
-            time.sleep(0.001)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate()
-    assert process.returncode == 130
-    assert err == "codecl: stopped. What was computed is kept; the same command again goes on.\n"
-    assert "epoch 2/3" in out
+    process = launcher.start("run", *RECIPE, "--out", path)
+    while done(path) < 2:
+        time.sleep(0.001)
+    process.kill(signal.SIGINT)
+    assert process.wait() == 130
+    said = "codecl: stopped. What was computed is kept; the same command again goes on.\n"
+    assert process.err.read_text() == said
+    assert "epoch 2/3" in process.out.read_text()
     assert launcher.run("run", *RECIPE, "--out", path) == 0
     assert_same_run(path, whole[RECIPE])
     assert sum(e["event"] == "resume" for e in log_of(path)) == 1

@@ -84,22 +84,22 @@ def _run_child(
     """Run ``codecl run --resume`` on a directory, passing on its events; the last line it said in error."""
     command = [sys.executable, "-m", "codecl", "run", "--resume", str(path), "--json", "--data-dir", str(root)]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    children.append(child)
     errors: list[str] = []
-    assert child.stdout is not None
-    assert child.stderr is not None
-    reader = threading.Thread(target=lambda stream: errors.extend(stream), args=(child.stderr,), daemon=True)
-    reader.start()
-    for line in child.stdout:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue  # something that a method printed
-        if isinstance(event, dict) and "event" in event:
-            on_event(event)
-    child.wait()
-    reader.join()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as child:
+        children.append(child)
+        assert child.stdout is not None
+        assert child.stderr is not None
+        reader = threading.Thread(target=errors.extend, args=(child.stderr,), daemon=True)
+        reader.start()
+        for line in child.stdout:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # something that a method printed
+            if isinstance(event, dict) and "event" in event:
+                on_event(event)
+        child.wait()
+        reader.join()
     said = [line.strip() for line in errors if line.strip()]
     return said[-1] if said else f"ended with exit code {child.returncode} and without a word"
 
@@ -118,13 +118,14 @@ def comparison(results: Sequence[Tree], baseline: str = "gpm") -> str:
                 method,
                 _spread([r["acc"] for r in of]),
                 _spread([r["bwt"] for r in of if r["bwt"] is not None]),
-                _spread(transfers),
+                *([_spread(transfers)] if base else []),
                 str(len(of)),
                 duration(sum(sum(r["seconds"].values()) for r in of) / len(of)),
                 size(round(sum(r["bytes"]["memory"] for r in of) / len(of))),
             ]
         )
-    head = ["method", "ACC %", "BWT %", f"FWT % over {baseline}", "seeds", "time a run", "memory"]
+    transfer = [f"FWT % over {baseline}"] if base else []
+    head = ["method", "ACC %", "BWT %", *transfer, "seeds", "time a run", "memory"]
     return table(head, rows) + "\n± is the standard deviation over seeds (ddof = 1)."
 
 

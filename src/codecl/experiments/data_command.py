@@ -36,23 +36,20 @@ def look(source: Source, root: Path) -> tuple[str, str, str]:
     try:
         found = source.read(root)
     except MissingData as error:
-        known = any((root / file.target).exists() for file in source.files)
-        return "missing", "", str(error) if known or _begun(source, root) else ""
+        begun = any(folder.exists() for folder in error.path.parents if root in folder.parents)
+        return "missing", "", f"{error.path} is not there, though its folder is." if begun else ""
     except DamagedData as error:
         return "damaged", "", str(error)
     except ModuleNotFoundError as error:
         return "unread", "", str(error)
     except OSError as error:
         return "damaged", "", f"{error}."
-    if isinstance(found, DataSet):
-        counts = f"{len(found.train):,} + {len(found.test):,}"
-    else:
-        counts = f"{len(found):,}"
-    return found.status, counts, "; ".join(found.notes)
+    counts = [found.train, found.test] if isinstance(found, DataSet) else [found]
+    return found.status, " + ".join(f"{len(part):,}" for part in counts), "; ".join(found.notes)
 
 
 def get(root: Path, names: Sequence[str], progress: Progress | None = None, out: TextIO | None = None) -> int:
-    """Download the data sets named, or all; 1 if one of those named, or one that may be downloaded, is not there then."""
+    """Download the data sets named, or all that may be; 1 if one of them is not there in the end."""
     out = out or sys.stdout
     for name in names:
         if name not in SOURCES:
@@ -101,10 +98,6 @@ def _by_hand(source: Source, root: Path) -> str:
     return "; ".join(
         f"{file.urls[0]} to {root / file.target}{', unpacked there' if file.unpack else ''}" for file in source.files
     )
-
-
-def _begun(source: Source, root: Path) -> bool:
-    return any((root / file.target).parent != root and (root / file.target).parent.exists() for file in source.files)
 
 
 class ProgressBar:

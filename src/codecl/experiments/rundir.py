@@ -84,7 +84,7 @@ class RunDirectory:
     def locked(self) -> Iterator[None]:
         """At most one process works in the directory."""
         self._make()
-        with open(self.path / "lock", "w") as lock:
+        with open(self.path / "lock", "a") as lock:
             try:
                 import fcntl
 

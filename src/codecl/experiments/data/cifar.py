@@ -54,7 +54,7 @@ def superclasses(root: Path) -> Tensor:
         path = existing(python, "CIFAR-100") / "train"
         entries = load_table(existing(path, "CIFAR-100"))
         fine, coarse = (array_of(path, entries, key).long() for key in ("fine_labels", "coarse_labels"))
-    pairs = torch.unique(torch.stack([fine, coarse]), dim=1) if len(fine) == len(coarse) else torch.empty(2, 0)
+    pairs = torch.unique(torch.stack([fine, coarse]), dim=1) if fine.shape == coarse.shape else torch.empty(2, 0)
     if not torch.equal(pairs[0], torch.arange(100)) or not bool(((pairs[1] >= 0) & (pairs[1] < 20)).all()):
         raise DamagedData(f"{path}: expected one of 20 coarse classes for each of the 100 fine ones.")
     return pairs[1]

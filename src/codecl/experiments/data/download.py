@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import http.client
 import os
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -35,22 +36,27 @@ class _Cut(Exception):
     """An attempt that may be repeated."""
 
 
+CUT_OFF = (_Cut, TimeoutError, ConnectionError, http.client.HTTPException, urllib.error.URLError, ssl.SSLError)
+
+
 def fetch(
     url: str, target: Path, checksum: str | None, progress: Progress | None = None, *, size: int | None = None,
     attempts: int = ATTEMPTS, timeout: float = TIMEOUT, pause: float = PAUSE, limit: int = MAX_BYTES,
 ) -> Path:  # fmt: skip
-    """``target``, holding what is at ``url``, of ``checksum`` (``md5:…`` or ``sha256:…``) and ``size`` where they are given."""
+    """``target``, holding what is at ``url``; ``checksum`` is ``md5:…``, ``sha256:…``, or None where none is known."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise DownloadFailed(f"{url} is no address to download from: expected http or https.")
     target.parent.mkdir(parents=True, exist_ok=True)
+    if checksum is not None and target.exists() and what_is_wrong(target, checksum, size) is None:
+        return target
     part = Part(target)
     with part.locked():
         failures, furthest = 0, part.size()
         while True:
-            resumed = part.size() > 0
+            resumed = part.resumable()
             try:
                 _receive(url, part, progress, timeout, min(limit, size or limit))
-                wrong = part.wrong(checksum, size)
+                wrong = what_is_wrong(part.path, checksum, size)
                 if wrong is None:
                     part.finish()
                     return target
@@ -58,8 +64,8 @@ def fetch(
                 if not resumed:
                     raise DownloadFailed(f"{url} does not hold what was published: {wrong}. Nothing of it was kept.")
                 why = wrong  # the rest may belong to another file than the beginning: once more, from the beginning
-            except (_Cut, TimeoutError, http.client.HTTPException, ConnectionError, urllib.error.URLError) as error:
-                why = _why(url, error)
+            except CUT_OFF as error:
+                why = _why(error)
             failures = 0 if part.size() >= furthest + FURTHER else failures + 1
             furthest = max(furthest, part.size())
             if failures >= attempts:
@@ -81,7 +87,7 @@ class Part:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def tag(self) -> str:
-        return self.tag_path.read_text() if self.tag_path.exists() else ""
+        return self.tag_path.read_text("latin1") if self.tag_path.exists() else ""
 
     def resumable(self) -> bool:
         return bool(self.size() and self.tag())
@@ -89,18 +95,6 @@ class Part:
     def forget(self) -> None:
         for path in (self.path, self.tag_path):
             path.unlink(missing_ok=True)
-
-    def wrong(self, checksum: str | None, size: int | None) -> str | None:
-        """What speaks against it, if anything does."""
-        if size is not None and self.size() != size:
-            return f"expected {size:,} bytes; got {self.size():,}"
-        if checksum is not None:
-            kind, _, expected = checksum.partition(":")
-            with open(self.path, "rb") as file:
-                found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
-            if found != expected:
-                return f"expected the {kind} {expected}; got {found}"
-        return None
 
     def finish(self) -> None:
         with open(self.path, "rb+") as file:
@@ -124,7 +118,21 @@ class Part:
             try:
                 yield
             finally:
-                lock.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # Windows keeps what is open
+                    lock.unlink()
+
+
+def what_is_wrong(path: Path, checksum: str | None, size: int | None) -> str | None:
+    """What speaks against a file, if anything does."""
+    if size is not None and path.stat().st_size != size:
+        return f"expected {size:,} bytes; got {path.stat().st_size:,}"
+    if checksum is not None:
+        kind, _, expected = checksum.partition(":")
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+        if found != expected:
+            return f"expected the {kind} {expected}; got {found}"
+    return None
 
 
 def _receive(url: str, part: Part, progress: Progress | None, timeout: float, limit: int) -> None:
@@ -148,18 +156,19 @@ def _receive(url: str, part: Part, progress: Progress | None, timeout: float, li
             part.forget()
             raise _Cut("the server answers with another range than was asked for")
         length = answer.headers.get("Content-Length") or ""
-        total = have + int(length) if length.isdigit() else None
+        total = have + int(length) if length.isascii() and length.isdecimal() else None
         if total is not None and total > limit:
             part.forget()
             raise DownloadFailed(f"{url} has {total:,} bytes; expected at most {limit:,}.")
         if have == 0:
-            part.tag_path.write_text(_tag(answer))
+            part.tag_path.write_text(_tag(answer), "latin1")
         _copy(answer, part, have, total, limit, progress)
 
 
 def _copy(answer: Any, part: Part, have: int, total: int | None, limit: int, progress: Progress | None) -> None:
     with open(part.path, "ab" if have else "wb") as file:
-        while chunk := answer.read(CHUNK):
+        # read1 gives what has come, where read would wait for the whole chunk and lose it when the line stalls.
+        while have != total and (chunk := answer.read1(CHUNK if total is None else min(CHUNK, total - have))):
             have += len(chunk)
             if have > limit:
                 file.close()
@@ -178,7 +187,7 @@ def _tag(answer: Any) -> str:
     return tag if tag.startswith('"') else answer.headers.get("Last-Modified") or ""
 
 
-def _why(url: str, error: Exception) -> str:
+def _why(error: Exception) -> str:
     reason = getattr(error, "reason", error)
     if isinstance(reason, TimeoutError):
         return "nothing came for too long"

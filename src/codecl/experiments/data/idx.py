@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import struct
 import zlib
@@ -44,10 +45,11 @@ def read_idx(path: Path, extents: tuple[int, ...], most: int) -> tuple[Tensor, b
 
 def _unpacked(path: Path, limit: int) -> bytes:
     """The bytes of the file, one more than ``limit`` at most: a small gz can hold far more than memory does."""
+    data = read(path)
     if path.suffix != ".gz":
-        return read(path)
+        return data
     try:
-        with gzip.open(path) as file:
+        with gzip.open(io.BytesIO(data)) as file:
             return file.read(limit + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DamagedData(f"{path} cannot be unpacked: it is damaged or cut off ({error}).") from None

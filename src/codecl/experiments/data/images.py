@@ -21,6 +21,13 @@ MAX_FILE = 4 << 30  # bytes; the largest published file has 0.8 GB
 class MissingData(UsageError):
     """A data set that is not where it was looked for."""
 
+    def __init__(self, name: str, path: Path) -> None:
+        super().__init__(
+            f"{name} is not at {path}. Put it there, or say where it is with --data-dir or CODECL_DATA; "
+            "'codecl data check' lists what is found, 'codecl data get' downloads what may be downloaded."
+        )
+        self.path = path
+
 
 class DamagedData(UsageError):
     """A file that does not hold what its publisher put there."""
@@ -51,10 +58,7 @@ class DataSet:
 def existing(path: Path, name: str) -> Path:
     """``path``, if there is such a file or folder."""
     if not path.exists():
-        raise MissingData(
-            f"{name} is not at {path}. Put it there, or say where it is with --data-dir or CODECL_DATA; "
-            "'codecl data check' lists what is found, 'codecl data get' downloads what may be downloaded."
-        )
+        raise MissingData(name, path)
     return path
 
 
@@ -62,6 +66,13 @@ def first_existing(paths: Iterable[Path], name: str) -> Path:
     """The first of the places that a data set may be at; where there is none, the first is named."""
     paths = list(paths)
     return next((path for path in paths if path.exists()), None) or existing(paths[0], name)
+
+
+def listing(folder: Path, name: str) -> list[Path]:
+    """What is in a folder, by name."""
+    if not existing(folder, name).is_dir():
+        raise DamagedData(f"{folder} is a file; expected a folder.")
+    return sorted(folder.iterdir())
 
 
 def read(path: Path, name: str = "the file") -> bytes:

@@ -99,6 +99,11 @@ def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     return text.encode("latin1")
 
 
+def _no_bytes() -> bytes:
+    """How Python 3 writes ``b""`` in the older protocols."""
+    return b""
+
+
 def _reconstruct(*_: Any) -> Array:
     return Array()
 
@@ -107,14 +112,20 @@ def _never(*_: Any) -> Any:
     raise Refused("an array that is made without its state")
 
 
-NAMES = {("numpy", "ndarray"): Name(_never), ("numpy", "dtype"): Name(_dtype), ("_codecs", "encode"): Name(_encode)} | {
-    (f"numpy.{core}.{module}", name): Name(make)
-    for core in ("core", "_core")
-    for module, name, make in (
-        ("multiarray", "_reconstruct", _reconstruct),
-        ("multiarray", "scalar", _scalar),
-        ("numeric", "_frombuffer", _from_buffer),
-    )
+NAMES = {
+    ("numpy", "ndarray"): Name(_never),
+    ("numpy", "dtype"): Name(_dtype),
+    ("_codecs", "encode"): Name(_encode),
+    ("__builtin__", "bytes"): Name(_no_bytes),
+    **{
+        (f"numpy.{core}.{module}", name): Name(make)
+        for core in ("core", "_core")
+        for module, name, make in (
+            ("multiarray", "_reconstruct", _reconstruct),
+            ("multiarray", "scalar", _scalar),
+            ("numeric", "_frombuffer", _from_buffer),
+        )
+    },
 }
 
 

@@ -102,13 +102,13 @@ def _matrix(body: memoryview, order: str, wanted: set[str], limit: int) -> tuple
         raise ValueError(f"{title} has the extents {list(shape)}, more than {limit:,} bytes")
     if len(values) != math.prod(shape) * stored.itemsize:
         raise ValueError(f"{title} has the extents {list(shape)} and {len(values):,} bytes")
+    if len(values) == 0:
+        raise ValueError(f"{title} is empty")
     return title, _tensor(values, stored, order, shape).to(CLASSES[word & 0xFF])
 
 
 def _tensor(values: memoryview, stored: torch.dtype, order: str, shape: tuple[int, ...]) -> Tensor:
     """MATLAB counts the first extent fastest."""
-    if len(values) == 0:
-        return torch.empty(shape, dtype=stored)
     raw = torch.frombuffer(bytearray(values), dtype=torch.uint8)
     if (order == ">") != (sys.byteorder == "big"):
         raw = raw.reshape(-1, stored.itemsize).flip(1).flatten()

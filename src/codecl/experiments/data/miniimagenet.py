@@ -28,6 +28,7 @@ from codecl.experiments.data.images import (
     checked,
     existing,
     first_existing,
+    listing,
     pillow,
     read,
 )
@@ -84,9 +85,10 @@ def miniimagenet(root: Path) -> ByClass:
 
 
 def _folders(home: Path) -> dict[str, list[Path]]:
-    folders = sorted(path for path in home.iterdir() if re.fullmatch(r"n\d{8}", path.name) and path.is_dir())
+    title = "miniImageNet"
+    folders = [path for path in listing(home, title) if re.fullmatch(r"n\d{8}", path.name)]
     return {
-        folder.name: sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES) for folder in folders
+        folder.name: [path for path in listing(folder, title) if path.suffix.lower() in SUFFIXES] for folder in folders
     }
 
 
@@ -151,7 +153,8 @@ def _caches(paths: Sequence[Path]) -> ByClass:
         if not isinstance(classes, dict) or not classes:
             raise DamagedData(f"{path}: expected class_dict, a dict of classes; found {type(classes).__name__}.")
         names = {key.decode("latin1") if isinstance(key, bytes) else str(key): key for key in classes}
-        where = {name: array_of(path, {name: classes[key]}, name).sort().values for name, key in names.items()}
+        where = {name: array_of(path, {name: classes[key]}, name).flatten().double() for name, key in names.items()}
+        where = {name: indices.sort().values.long() for name, indices in where.items()}
         if not torch.equal(torch.cat(list(where.values())).sort().values, torch.arange(len(x))):
             raise DamagedData(f"{path}: expected one class in class_dict for each of the {len(x):,} images.")
         if again := sorted(found.keys() & where.keys()):

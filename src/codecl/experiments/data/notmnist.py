@@ -1,14 +1,15 @@
 """notMNIST, the small set (Bulatov, 2011): letters A to J from fonts, as a folder of PNGs, or as the pickles of HAT.
 
 Folder: ``notMNIST_small/{A..J}/*.png``, 28×28, grey. There is no published split. Where every file name begins with
-``train_`` or ``test_``, that is the split. Otherwise a tenth, rounded up, is the test part: the files whose SHA-256 of
-``letter/name`` comes first, so that the split depends on nothing but the names. Of the 18,724 readable images
-this makes 16,851 and 1,873.
+``train_`` or ``test_``, that is the split. Otherwise a tenth, rounded up, is the test part: the files whose SHA-256
+of ``letter/name`` comes first, so that the split depends on nothing but the names. Of the 18,724 readable images this
+makes 16,851 and 1,873.
 
 Pickles: ``notMNIST/notmnist_{train,test}.pkl`` (or in ``notMNIST_small`` or the root), each a dict of ``features``,
-uint8 ``[n, 1, s, s]``, and ``labels``, whole numbers ``[n]``. Those of HAT (Serrà et al., 2018), which later papers read,
-are a random 16,853 and 1,873 of 18,726 images *resized* to 32×32. The script that made them (nkundiushuti/notmnist_convert)
-leaves a blank image labelled A at the end for each of the two files that cannot be read.
+uint8 ``[n, 1, s, s]``, and ``labels``, whole numbers ``[n]``. Those of HAT (Serrà et al., 2018), which later papers
+read, are a random 16,853 and 1,873 of 18,726 images *resized* to 32×32. The script that made them
+(nkundiushuti/notmnist_convert) leaves a blank image labelled A at the end for each of the two files that cannot be
+read.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from codecl.experiments.data.images import (
     checked,
     existing,
     first_existing,
+    listing,
     pillow,
     status_of,
 )
@@ -52,8 +54,8 @@ def notmnist(root: Path) -> DataSet:
 def _folder(folder: Path) -> DataSet:
     names = []
     for letter in LETTERS:
-        files = existing(folder / letter, "notMNIST").iterdir()
-        names += sorted(f"{letter}/{path.name}" for path in files if path.suffix.lower() == ".png")
+        files = listing(folder / letter, "notMNIST")
+        names += [f"{letter}/{path.name}" for path in files if path.suffix.lower() == ".png"]
     if len(names) > READABLE + len(UNREADABLE):
         raise DamagedData(f"{folder}: expected {READABLE:,} images, or fewer in a subset; found {len(names):,}.")
     images, kept, bad = _decode(folder, names)

@@ -1,8 +1,8 @@
 """The instructions of pickle that only make data, for the machine in ``machine``. What is not here is refused.
 
 Left out on purpose: INST, OBJ, NEWOBJ, NEWOBJ_EX (make objects), PERSID, BINPERSID, EXT1/2/4 (look things up
-elsewhere), NEXT_BUFFER, READONLY_BUFFER (data outside of the file), and the sets, which no data set uses and which hash their
-items.
+elsewhere), NEXT_BUFFER, READONLY_BUFFER (data outside of the file), and the sets, which no data set uses and which
+hash their items.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def array_of(path: Path, table: dict[str, Any], key: str) -> Tensor:
         found = ", ".join(sorted(name[:40] for name in table)[:10])
         raise DamagedData(f"{path}: expected an entry {key!r}; found {found or 'none'}.")
     value = table[key]
-    if isinstance(value, Array) and value.tensor is not None:
+    if isinstance(value, Array) and value.tensor is not None and value.tensor.ndim > 0:
         return value.tensor
     if isinstance(value, list) and all(type(item) is int and abs(item) < 2**62 for item in value):
         return torch.tensor(value, dtype=torch.int64)

@@ -1,7 +1,7 @@
 """The data sets: how each is read, and where its publisher offers it.
 
-A checksum stands here only where it is certain: printed by the publisher, or used by torchvision for years. Where there is
-none, a file is never called official, and what is downloaded is verified by its size and by reading it.
+A checksum stands here only where it is certain: printed by the publisher, or used by torchvision for years. Where there
+is none, a file is never called official, and what is downloaded is verified by its size and by reading it.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def _idx(folder: str, home: str, checksums: dict[str, str]) -> tuple[File, ...]:
 
 
 TORONTO = "https://www.cs.toronto.edu/~kriz/"
+ZALANDO = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
 STANFORD = "http://ufldl.stanford.edu/housenumbers/"
 
 SOURCES = {
@@ -78,7 +79,7 @@ SOURCES = {
         ),
         Source(
             "fashion-mnist", "Fashion-MNIST", fashion_mnist, "60,000 + 10,000",
-            _idx("FashionMNIST", "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/", {
+            _idx("FashionMNIST", ZALANDO, {
                 "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
                 "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
                 "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from codecl.experiments.data.images import DamagedData
 
-MAX_BYTES, MAX_FILES = 2 << 30, 100_000
+MAX_BYTES, MAX_FILES = 1 << 30, 100_000
 CHUNK = 1 << 20
 
 
@@ -35,6 +35,7 @@ def unpack(archive: Path, folder: Path, max_bytes: int = MAX_BYTES, max_files: i
 
 
 def _tar(archive: Path, new: Path, max_bytes: int, max_files: int) -> None:
+    _gz(archive, None, max_bytes)  # a header of a tar can be as long as it likes: first see that all of it fits
     total, members = 0, []
     with tarfile.open(archive, "r:gz") as tar:
         for member in tar:  # looked at before its data is passed over
@@ -52,12 +53,16 @@ def _tar(archive: Path, new: Path, max_bytes: int, max_files: int) -> None:
             members.append(member)
             if total > max_bytes or len(members) > max_files:
                 raise DamagedData(f"{archive} holds more than {max_bytes:,} bytes or {max_files:,} files.")
-        tar.extractall(new, members, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)  # from Python 3.11.4
+        tar.extractall(new, members)
 
 
-def _gz(archive: Path, target: Path, max_bytes: int) -> None:
-    with gzip.open(archive) as packed, open(target, "wb") as file:
+def _gz(archive: Path, target: Path | None, max_bytes: int) -> None:
+    """Unpack to ``target``, or only see how much it is."""
+    with gzip.open(archive) as packed, open(target or os.devnull, "wb") as file:
+        total = 0
         while chunk := packed.read(CHUNK):
-            if file.tell() + len(chunk) > max_bytes:
+            total += len(chunk)
+            if total > max_bytes:
                 raise DamagedData(f"{archive} holds more than {max_bytes:,} bytes.")
             file.write(chunk)
