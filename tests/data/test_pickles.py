@@ -232,6 +232,9 @@ def test_entries_are_named_when_they_are_not_what_was_expected(tmp_path):
     for value in ("text", [1, "2"], [1.5], [True], [2**70], None, Array(), Array(torch.tensor(3))):
         with pytest.raises(DamagedData, match="expected an array or a list of whole numbers as 'data'"):
             array_of(file, {"data": value}, "data")
+    file.write_bytes(b"B\x10\x00\x00\x00abc.")
+    with pytest.raises(DamagedData, match="it ends early: 16 bytes are announced, 4 are left"):
+        load_pickle(file)
     file.write_bytes(pickle.dumps([1]))
     with pytest.raises(DamagedData, match="expected a dict; found list"):
         load_table(file)

@@ -230,6 +230,10 @@ def test_lists_name_the_file_that_is_not_there(tmp_path):
     lists(tmp_path, {"train": ["n000000030.jpg,n00000003"], "val": [], "test": []})
     with pytest.raises(MissingData, match=r"train\.csv, line 2: n000000030\.jpg is not at"):
         mini.miniimagenet(tmp_path)
+    row = "n0000000300000000.jpg,n00000003"
+    lists(tmp_path, {"train": [row], "val": [], "test": [row]})
+    with pytest.raises(DamagedData, match=r"test\.csv, line 2: n0000000300000000\.jpg is listed twice"):
+        mini.miniimagenet(tmp_path)
     lists(tmp_path, {"train": [], "val": []})
     (tmp_path / "miniimagenet" / "test.csv").write_text("a,b\n")
     with pytest.raises(DamagedData, match="expected filename,label in its first line"):

@@ -226,6 +226,12 @@ def test_official_is_by_the_unpacked_files_and_digits_are_not_fashion(tmp_path, 
     assert mnist.mnist(tmp_path).status == "official"
     with pytest.raises(DamagedData, match="are the digits of MNIST; expected Fashion-MNIST"):
         mnist.fashion_mnist(tmp_path)
+    for stem in ("train", "t10k"):  # neither part may be digits
+        files.mnist(tmp_path / "FashionMNIST" / "raw")
+        path = tmp_path / "FashionMNIST" / "raw" / f"{stem}-images-idx3-ubyte.gz"
+        path.write_bytes(gzip.compress(files.idx(files.pixels(6, 28, 28, seed=1))))
+        with pytest.raises(DamagedData, match="are the digits of MNIST"):
+            mnist.fashion_mnist(tmp_path)
 
 
 @pytest.mark.parametrize("compressed", [True, False])
@@ -260,6 +266,7 @@ def test_svhn_as_scipy_writes_it(tmp_path, compressed, labels):
     assert arrays["y"].dtype == {"u1": torch.uint8, "f8": torch.float64, "i4": torch.int32, "f4": torch.float32}[labels]
 
 
+CUT = zlib.compress(files.mat_array("y", np.ones((2, 1), np.uint8), 9, 2))[:-4]
 EXTENTS = struct.pack("<2i", 2, 1)
 X, Y = files.pixels(32, 32, 3, 2), np.array([[1], [10]], np.uint8)
 GOOD_X, GOOD_Y = files.mat_array("X", X, 9, 2), files.mat_array("y", Y, 9, 2)
@@ -298,6 +305,7 @@ def test_svhn_says_what_was_expected(tmp_path, arrays, words, compressed):
     (b"anything".ljust(512), "no MAT-file of version 5"),
     (files.mat_file([])[:-4] + b"\0\2IM", "no MAT-file of version 5"),
     (files.mat_file([]) + struct.pack("<II", 15, 8) + b"no zlib.", "damaged or cut off"),
+    (files.mat_file([]) + struct.pack("<II", 15, len(CUT)) + CUT, "a compressed array ends early"),
     (files.mat_file([]) + struct.pack("<II", 14, 2**32 - 1) + bytes(64), "4,294,967,295 bytes are announced, 64"),
     (files.mat_file([]) + struct.pack("<II", 5 << 16 | 14, 0), "a small element of 5 bytes"),
 ])  # fmt: skip

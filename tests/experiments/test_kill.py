@@ -172,11 +172,13 @@ def test_ctrl_c_says_that_the_same_command_goes_on(whole, launcher, tmp_path):
     assert sum(e["event"] == "resume" for e in log_of(path)) == 1
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path):
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_reader_that_goes_away_is_no_error(buffered):
     read, write = os.pipe()
     os.close(read)
     line = [sys.executable, "-m", "codecl", "methods"]
     with os.fdopen(write, "w") as stdout:
-        process = subprocess.run(line, stdout=stdout, stderr=subprocess.PIPE, text=True)
+        environment = os.environ | {"PYTHONUNBUFFERED": "" if buffered else "1"}
+        process = subprocess.run(line, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr == ""
     assert process.returncode == 1

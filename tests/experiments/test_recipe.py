@@ -98,6 +98,12 @@ def test_later_words_win(tmp_path):
     assert (recipe.settings["aperture"], recipe.training["lr"], recipe.training["epochs"]) == (9.0, 0.3, 11)
 
 
+def test_the_file_of_a_benchmark_wins_over_the_reading_of_a_preset(monkeypatch):
+    monkeypatch.setattr(CodeCL, "reading", classmethod(lambda cls, preset: {"aperture": 1.0, "overlap": 0.25}))
+    recipe = make_recipe({}, {})
+    assert (recipe.settings["aperture"], recipe.settings["overlap"]) == (16.0, 0.25)
+
+
 def test_quick_cuts_the_schedule_whatever_else_is_said():
     assert make_recipe({}, {}).training["epochs"] == 30
     assert make_recipe({"quick": True}, {}).training["epochs"] == 15

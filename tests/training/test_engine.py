@@ -1,5 +1,6 @@
 """The loop against a literal one: plain Python, one thing after the other."""
 
+import copy
 import itertools
 import random
 from dataclasses import replace
@@ -343,6 +344,56 @@ def test_evaluation_measures_loss_and_accuracy():
         loss, accuracy = trainer.evaluate(part)
         assert (loss, accuracy) == literal_evaluation(trainer.model, part, PLAN)
     assert accuracy == trainer.progress.accuracy[-1][0]
+
+
+# Going on.
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Storage:
+    """Keeps the newest of both kinds, as copies, and interrupts after so many writes."""
+
+    def __init__(self, writes):
+        self.writes, self.task, self.epoch = writes, None, None
+
+    def save_task(self, task, tree):
+        self.task, self.epoch = copy.deepcopy(tree), None
+        self.count()
+
+    def save_epoch(self, task, epoch, tree):
+        self.epoch = copy.deepcopy(tree)
+        self.count()
+
+    def latest(self):
+        return None if self.task is None else copy.deepcopy((self.task, self.epoch))
+
+    def count(self):
+        self.writes -= 1
+        if self.writes == 0:
+            raise Interrupted
+
+
+@pytest.mark.parametrize("rule", ["loss", "accuracy"])
+def test_rule_and_momentum_go_on_where_they_were(rule):
+    """Interrupted after every write of a run in which the learning rate falls and momentum builds up."""
+    plan = replace(PLAN, rule=rule, momentum=0.9, lr=0.2, min_lr=0.05, decay=1.5)
+    rates = []
+    whole = train(CodeCL, small_stream(2), plan, observers=(lambda e: rates.append(e.get("lr")),))
+    assert len(set(rates)) > 2
+    for writes in itertools.count(1):
+        storage = Storage(writes)
+        try:
+            train(CodeCL, small_stream(2), plan, storage)
+            break
+        except Interrupted:
+            resumed = train(CodeCL, small_stream(2), plan, storage)
+        assert resumed.progress.accuracy == whole.progress.accuracy, writes
+        assert resumed.progress.epochs == whole.progress.epochs
+        assert_same_bits(resumed.model.state_dict(), whole.model.state_dict())
+    assert writes == 2 + sum(whole.progress.epochs) + 1
 
 
 # When something goes wrong.

@@ -94,6 +94,7 @@ def _folders(home: Path) -> dict[str, list[Path]]:
 
 def _listed(home: Path, lists: Sequence[Path]) -> dict[str, list[Path]]:
     classes: dict[str, list[Path]] = {}
+    seen: set[str] = set()
     for path in lists:
         try:
             rows = list(csv.reader(read(path, "miniImageNet").decode("utf-8-sig").splitlines()))
@@ -107,6 +108,9 @@ def _listed(home: Path, lists: Sequence[Path]) -> dict[str, list[Path]]:
             if len(row) != 2 or any(text != Path(text).name or "\\" in text or "\0" in text for text in row):
                 raise DamagedData(f"{path}, line {number}: expected a file name and a class, no folders; found {row}.")
             file, label = row
+            if file in seen:
+                raise DamagedData(f"{path}, line {number}: {file} is listed twice.")
+            seen.add(file)
             places = [home / "images" / file, home / label / file]
             classes.setdefault(label, []).append(first_existing(places, f"{path}, line {number}: {file}"))
     return {label: sorted(files) for label, files in classes.items()}
