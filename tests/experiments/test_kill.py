@@ -172,13 +172,12 @@ def test_ctrl_c_says_that_the_same_command_goes_on(whole, launcher, tmp_path):
     assert sum(e["event"] == "resume" for e in log_of(path)) == 1
 
 
-@pytest.mark.parametrize("buffered", [True, False])
-def test_a_reader_that_goes_away_is_no_error(buffered):
+def test_a_reader_that_goes_away_is_no_error():
     read, write = os.pipe()
     os.close(read)
     line = [sys.executable, "-m", "codecl", "methods"]
     with os.fdopen(write, "w") as stdout:
-        environment = os.environ | {"PYTHONUNBUFFERED": "" if buffered else "1"}
+        environment = os.environ | {"PYTHONUNBUFFERED": ""}  # the error comes when the buffer is flushed
         process = subprocess.run(line, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr == ""
     assert process.returncode == 1

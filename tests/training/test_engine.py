@@ -379,7 +379,7 @@ class Storage:
 @pytest.mark.parametrize("rule", ["loss", "accuracy"])
 def test_rule_and_momentum_go_on_where_they_were(rule):
     """Interrupted after every write of a run in which the learning rate falls and momentum builds up."""
-    plan = replace(PLAN, rule=rule, momentum=0.9, lr=0.2, min_lr=0.05, decay=1.5)
+    plan = replace(PLAN, rule=rule, momentum=0.9, lr=0.2, min_lr=0.05, decay=1.5, epochs=5)
     rates = []
     whole = train(CodeCL, small_stream(2), plan, observers=(lambda e: rates.append(e.get("lr")),))
     assert len(set(rates)) > 2

@@ -14,6 +14,8 @@ import torch
 
 import codecl
 from codecl.experiments import compare as comparing
+from codecl.experiments import data_command
+from codecl.experiments.data.sources import find_root
 from codecl.experiments.progress import ShowProgress, duration, print_json, size
 from codecl.experiments.recipe import Recipe, make_recipe, parse_change, read_recipe, setting_defaults
 from codecl.experiments.registry import BENCHMARKS, EMBEDDED, METHODS, find_benchmark
@@ -95,6 +97,16 @@ def build_parser() -> argparse.ArgumentParser:
     many.add_argument("--out", type=Path, help="directory of the run directories (default runs/BENCHMARK)")
     _shared_options(many)
 
+    data = _command(
+        commands, "data", _data, "see which data sets are there, or download those that may be downloaded",
+        """
+  codecl data check
+  codecl data get cifar100 mnist --data-dir DATA""",
+    )  # fmt: skip
+    data.add_argument("action", choices=["check", "get"], help="check what is there, or get what is not")
+    data.add_argument("names", nargs="*", metavar="NAME", help="data sets to get (default all)")
+    _data_option(data)
+
     _command(commands, "methods", _methods, "list the methods and their hyperparameters")
     _command(commands, "benchmarks", _benchmarks, "list the benchmarks")
     return parser
@@ -118,13 +130,17 @@ def _shared_options(parser: Parser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="any hyperparameter; repeatable"
     )
-    parser.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help="where the data sets are (default $CODECL_DATA, or data)"
-    )
+    _data_option(parser)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], help="where to compute (default cpu)")
     parser.add_argument("--threads", type=int, help="CPU threads of a run, part of the recipe (default 1)")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
     parser.add_argument("--json", action="store_true", help="events and result as lines of JSON")
+
+
+def _data_option(parser: Parser) -> None:
+    parser.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="where the data sets are (default $CODECL_DATA, or ./data)"
+    )
 
 
 def _recipe(options: argparse.Namespace, given: dict[str, Any], **fixed: Any) -> Recipe:
@@ -141,7 +157,7 @@ def _recipe(options: argparse.Namespace, given: dict[str, Any], **fixed: Any) ->
 
 
 def _data_root(options: argparse.Namespace) -> Path:
-    return options.data_dir or Path(os.environ.get("CODECL_DATA", "data"))
+    return find_root(str(options.data_dir) if options.data_dir is not None else None)
 
 
 def _device(name: Any) -> str:
@@ -230,6 +246,13 @@ def _compare(options: argparse.Namespace) -> int:
     for failure in failures:
         print(f"codecl: {failure.name} failed: {failure.words}", file=sys.stderr)
     return FAILED if failures else 0
+
+
+def _data(options: argparse.Namespace) -> int:
+    root = _data_root(options)
+    if options.action == "check":
+        return data_command.check(root)
+    return data_command.get(root, options.names, data_command.ProgressBar(sys.stderr))
 
 
 def _methods(_: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ the shuffling, so what one task needs, the next overwrites: plain fine-tuning fo
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -41,5 +42,5 @@ def stream(root: Path | None = None, seed: int = 0) -> Stream:
     return Stream("permuted-digits", tasks)
 
 
-def network(stream: Stream) -> MultiHead:
+def network(stream: Stream, **_: Any) -> MultiHead:
     return MultiHead(MLP((PIXELS, 128, 128)), 128, [task.classes for task in stream.tasks], bias=True)

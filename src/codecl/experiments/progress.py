@@ -53,7 +53,7 @@ class ShowProgress:
         finished = [n for task, n in self._epochs_of_task.items() if task < event["task"]]
         usual = sum(finished) / len(finished) if finished else self.epochs
         epochs = max(event["of"] - event["epoch"], 0) + usual * (self.tasks - event["task"] - 1)
-        return epochs * sum(recent) / len(recent)
+        return float(epochs * sum(recent) / len(recent))
 
     def close(self) -> None:
         self._end_line()

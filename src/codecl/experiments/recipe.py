@@ -117,7 +117,8 @@ def make_recipe(asked: Mapping[str, Any], changes: Mapping[str, Any], epochs: in
 def read_recipe(path: Path) -> dict[str, Any]:
     """The fields that a TOML file gives; it need not give all."""
     try:
-        return _nones(tomllib.loads(path.read_text(encoding="utf-8")))
+        fields: dict[str, Any] = _nones(tomllib.loads(path.read_text(encoding="utf-8")))
+        return fields
     except FileNotFoundError:
         raise UsageError(f"there is no recipe file {path}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:

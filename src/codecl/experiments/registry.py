@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from codecl.experiments import digits
-from codecl.experiments.benchmarks import cifar100
+from codecl.experiments.benchmarks import cifar100, five_datasets, miniimagenet, permuted_mnist
 from codecl.experiments.usage import UsageError, unknown_name
 from codecl.methods import CodeCL, Method
 from codecl.training.stream import Stream
@@ -19,14 +19,14 @@ from codecl.training.stream import Stream
 class Benchmark:
     """A stream of tasks and the network it is learned with.
 
-    ``stream(root, seed, **switches)`` reads the data below ``root``; ``switches`` names what may be chosen about the
-    data, each with its choices, the first being the default.
+    ``stream(root, seed, **switches)`` reads the data below ``root`` and ``network(stream, **switches)`` builds for it;
+    ``switches`` names what may be chosen about the data, each with its choices, the first being the default.
     """
 
     summary: str
     tasks: int
     stream: Callable[..., Stream]
-    network: Callable[[Stream], nn.Module]
+    network: Callable[..., nn.Module]
     switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -47,6 +47,27 @@ BENCHMARKS: dict[str, Benchmark] = {
         cifar100.superclass,
         cifar100.lenet,
         {"pixels": ("true", "scrambled"), "order": ("0", "1", "2", "3", "4")},
+    ),
+    "split-miniimagenet": Benchmark(
+        "miniImageNet in fives of classes, reduced ResNet18",
+        20,
+        miniimagenet.stream,
+        miniimagenet.network,
+        {"protocol": ("avalanche", "gpm"), "class_seed": ("37", "run")},
+    ),
+    "5-datasets": Benchmark(
+        "CIFAR-10, MNIST, SVHN, Fashion-MNIST, notMNIST; reduced ResNet18",
+        5,
+        five_datasets.stream,
+        five_datasets.network,
+        {"fashion": ("true", "mnist"), "order": ("loader", "text")},
+    ),
+    "permuted-mnist": Benchmark(
+        "MNIST with permuted pixels, MLP with one head",
+        10,
+        permuted_mnist.stream,
+        permuted_mnist.network,
+        {"list_seed": ("run", "2")},
     ),
 }
 EMBEDDED = "permuted-digits"

@@ -65,7 +65,7 @@ def make_trainer(recipe: Recipe, root: Path, directory: RunDirectory | None = No
     except ValueError as error:
         raise UsageError(str(error)) from None
     with seeded(recipe.seed, "init"):
-        model = benchmark.network(stream).to(recipe.device)
+        model = benchmark.network(stream, **recipe.data).to(recipe.device)
     found = find_method(recipe.method)
     settings = dict(recipe.settings) | ({"seed": recipe.seed} if takes_seed(found) else {})
     try:

@@ -55,16 +55,16 @@ class TensorBoard:
         _need("tensorboard", "tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer, self._steps = SummaryWriter(str(directory / "tensorboard")), _Stepping()  # type: ignore[no-untyped-call]
-        self._writer.add_text("recipe", str(recipe["text"]))  # type: ignore[no-untyped-call]
+        self._writer, self._steps = SummaryWriter(str(directory / "tensorboard")), _Stepping()
+        self._writer.add_text("recipe", str(recipe["text"]))
 
     def __call__(self, event: Event) -> None:
         step = self._steps.see(event)
         for name, value in scalars(event):
-            self._writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 class MLflow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,11 +55,11 @@ def superclass(root: Path, seed: int, *, pixels: str = "true", order: str = "0")
     return _stream("cifar100-superclass", data, groups, 0, plain)
 
 
-def alexnet(stream: Stream) -> nn.Module:
+def alexnet(stream: Stream, **_: Any) -> nn.Module:
     return MultiHead(AlexNet(), AlexNet.features, [task.classes for task in stream.tasks])
 
 
-def lenet(stream: Stream) -> nn.Module:
+def lenet(stream: Stream, **_: Any) -> nn.Module:
     return MultiHead(LeNet(), LeNet.features, [task.classes for task in stream.tasks], init=kaiming)
 
 

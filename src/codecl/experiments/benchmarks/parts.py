@@ -16,16 +16,17 @@ CIFAR_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
 
 @dataclass(frozen=True)
 class Normalise:
-    """uint8 images as float32, ``(x / 255 − mean) / std`` for each channel."""
+    """uint8 images as float32, ``(x / 255 − mean) / std`` for each channel; grey ones become ``repeat`` channels."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    repeat: int = 1
 
     def __call__(self, x: Tensor) -> Tensor:
         shape = (1, -1, 1, 1)
         scale = torch.tensor([1 / (255 * s) for s in self.std], device=x.device).reshape(shape)
         shift = torch.tensor([-m / s for m, s in zip(self.mean, self.std, strict=True)], device=x.device).reshape(shape)
-        return x.to(torch.float32).mul_(scale).add_(shift)
+        return x.to(torch.float32).mul_(scale).add_(shift).repeat(1, self.repeat, 1, 1)
 
 
 def split_indices(count: int, validation: float, seed: int) -> tuple[Tensor, Tensor]:
