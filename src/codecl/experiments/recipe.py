@@ -108,7 +108,7 @@ def make_recipe(asked: Mapping[str, Any], changes: Mapping[str, Any], epochs: in
     _check_settings(settings, setting_defaults(method))
     if quick and training["epochs"] > QUICK_EPOCHS:
         if "patience" not in changes:  # cut with the epochs, or the learning rate would never decay
-            training["patience"] = max(1, round(training["patience"] * QUICK_EPOCHS / training["epochs"]))
+            training["patience"] = max(2, round(training["patience"] * QUICK_EPOCHS / training["epochs"]))
         training["epochs"] = QUICK_EPOCHS
     top = {key: given[key] for key in ("seed", "threads", "device", "tasks") if key in given}
     return Recipe(name, benchmark, preset, quick, **top, training=training, settings=settings, data=data)
