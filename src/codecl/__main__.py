@@ -2,6 +2,15 @@
 
 import sys
 
-from codecl.experiments.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Run the command; stopping it while it still loads is no reason for a traceback."""
+    try:
+        from codecl.experiments.cli import main as command
+    except KeyboardInterrupt:
+        return 130
+    return command()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -154,3 +154,11 @@ def test_nothing_is_written_if_one_of_the_runs_cannot_be(tmp_path, capsys):
     assert code == 2
     assert "training.epochs: 2 here, 1 there" in err
     assert contents(out) == before
+
+
+def test_a_setting_goes_to_the_methods_that_have_it_and_to_no_other():
+    from codecl.experiments.cli import _changes_by_method
+
+    given = {"aperture": 8.0, "lr": 0.5, "nonsense": 1}
+    by_method = _changes_by_method(given, ["finetune", "code-cl"])
+    assert by_method == {"finetune": {"lr": 0.5, "nonsense": 1}, "code-cl": given}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from codecl.experiments import digits
+from codecl.experiments.benchmarks import digits
 from codecl.experiments.recipe import make_recipe
 from codecl.experiments.run import make_trainer
 from codecl.training import metrics

@@ -18,7 +18,7 @@ from codecl.experiments import data_command
 from codecl.experiments.data.sources import find_root
 from codecl.experiments.progress import ShowProgress, duration, print_json, size
 from codecl.experiments.recipe import Recipe, make_recipe, parse_change, read_recipe, setting_defaults
-from codecl.experiments.registry import BENCHMARKS, EMBEDDED, METHODS, find_benchmark
+from codecl.experiments.registry import BENCHMARKS, EMBEDDED, METHODS, find_benchmark, find_method
 from codecl.experiments.run import run
 from codecl.experiments.rundir import RunDirectory
 from codecl.experiments.trackers import TRACKERS, check_tracker
@@ -143,7 +143,9 @@ def _data_option(parser: Parser) -> None:
     )
 
 
-def _recipe(options: argparse.Namespace, given: dict[str, Any], **fixed: Any) -> Recipe:
+def _recipe(
+    options: argparse.Namespace, given: dict[str, Any], changes: dict[str, Any] | None = None, **fixed: Any
+) -> Recipe:
     asked = dict(given)
     for name in ("method", "benchmark", "preset", "seed", "threads", "tasks"):
         if (value := getattr(options, name, None)) is not None:
@@ -153,7 +155,11 @@ def _recipe(options: argparse.Namespace, given: dict[str, Any], **fixed: Any) ->
     asked["device"] = _device(options.device or asked.get("device", "cpu"))
     if options.epochs is not None and options.epochs < 1:
         raise UsageError(f"--epochs must be 1 or more; got {options.epochs}.")
-    return make_recipe(asked | fixed, dict(parse_change(text) for text in options.set), options.epochs)
+    return make_recipe(asked | fixed, _changes(options) if changes is None else changes, options.epochs)
+
+
+def _changes(options: argparse.Namespace) -> dict[str, Any]:
+    return dict(parse_change(text) for text in options.set)
 
 
 def _data_root(options: argparse.Namespace) -> Path:
@@ -222,7 +228,11 @@ def _compare(options: argparse.Namespace) -> int:
         seeds = list(dict.fromkeys(int(seed) for seed in options.seeds.split(",")))
     except ValueError:
         raise UsageError(f"--seeds takes whole numbers with commas; got {options.seeds!r}.") from None
-    recipes = [_recipe(options, {}, method=method, seed=seed) for method in methods for seed in seeds]
+    recipes = [
+        _recipe(options, {}, changes, method=method, seed=seed)
+        for method, changes in _changes_by_method(_changes(options), methods).items()
+        for seed in seeds
+    ]
     out = options.out or _default_out(recipes[0])
     shows: dict[str, ShowProgress] = {}
 
@@ -253,6 +263,13 @@ def _data(options: argparse.Namespace) -> int:
     if options.action == "check":
         return data_command.check(root)
     return data_command.get(root, options.names, data_command.ProgressBar(sys.stderr))
+
+
+def _changes_by_method(changes: dict[str, Any], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """A setting that only some of the methods have goes to these; what none of them has is left for all to refuse."""
+    settings = {method: setting_defaults(find_method(method)) for method in methods}
+    partial = {name for name in changes if any(name in has for has in settings.values())}
+    return {m: {k: v for k, v in changes.items() if k not in partial or k in settings[m]} for m in methods}
 
 
 def _methods(_: argparse.Namespace) -> int:

@@ -114,6 +114,7 @@ class CodeCL(Method):
         _check(0 <= gain < 1, "gain", gain, "a share in [0, 1); 0 for no adaptation")
         _check(0 <= minimum < 1, "minimum", minimum, "a singular value in [0, 1)")
         _check(0 <= tolerance < 1, "tolerance", tolerance, "1 − cos θ in [0, 1)")
+        _check(smallest is None or isinstance(smallest, int), "smallest", smallest, "a number of inputs, or None")
         apertures = aperture.values() if isinstance(aperture, Mapping) else [aperture]
         _check(all(0 < a < float("inf") for a in apertures), "aperture", aperture, "a finite number above 0")
         super().__init__(model, **common)
