@@ -78,7 +78,10 @@ def test_a_loader_keeps_its_way_of_making_a_batch():
     assert torch.equal(part.take(torch.tensor([4, 2]))[0], 2 * X[[4, 2]])
 
 
-@pytest.mark.parametrize("data", [3, None, iter([]), Endless(), DataLoader(Endless(), batch_size=2)], ids=lambda data: type(data).__name__)
+NOT_PARTS = [3, None, iter([]), Endless(), DataLoader(Endless(), batch_size=2)]
+
+
+@pytest.mark.parametrize("data", NOT_PARTS, ids=lambda data: type(data).__name__)
 def test_data_without_an_index_is_refused_with_what_is_needed(data):
     with pytest.raises(TypeError, match=r"pair of tensors, a map-style dataset.*got "):
         as_part(data)
