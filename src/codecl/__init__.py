@@ -10,12 +10,27 @@ for t, loader in enumerate(loaders):
     method.end_task(loader)
 """
 
+from typing import TYPE_CHECKING, Any
+
 from codecl.algebra import Conceptor, Moments, Subspace
 from codecl.layers import LayerKind, Projection, UncoveredWeights, UnseenUse, register, register_norm
 from codecl.methods import CodeCL, Method, UnsafeOptimizer
 from codecl.networks import MultiHead
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from codecl.training.check import check_method
+
+
+def __getattr__(name: str) -> Any:
+    """The battery for methods brings the engine with it: it is loaded when it is asked for."""
+    if name == "check_method":
+        from codecl.training.check import check_method
+
+        return check_method
+    raise AttributeError(f"module 'codecl' has no attribute {name!r}")
+
 
 __all__ = [
     "CodeCL",
@@ -30,6 +45,7 @@ __all__ = [
     "UnsafeOptimizer",
     "UnseenUse",
     "__version__",
+    "check_method",
     "register",
     "register_norm",
 ]

@@ -93,6 +93,9 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     many.add_argument("--methods", default="finetune,code-cl", help="names with commas (default %(default)s)")
     many.add_argument("--seeds", default="0", help="numbers with commas (default %(default)s)")
+    many.add_argument(
+        "--baseline", default="gpm", help="the method that forward transfer is measured against (default gpm)"
+    )
     many.add_argument("--jobs", type=int, default=1, help="how many runs at a time (default 1)")
     many.add_argument("--out", type=Path, help="directory of the run directories (default runs/BENCHMARK)")
     _shared_options(many)
@@ -251,7 +254,7 @@ def _compare(options: argparse.Namespace) -> int:
         print_json({"results": results, "failures": [vars(failure) for failure in failures]})
     else:
         if results:
-            print(f"\n{comparing.comparison(results)}")
+            print(f"\n{comparing.comparison(results, options.baseline)}")
         print(f"\nrecipes, logs and results: {out}/{{{','.join(comparing.run_name(r) for r in recipes)}}}")
     for failure in failures:
         print(f"codecl: {failure.name} failed: {failure.words}", file=sys.stderr)

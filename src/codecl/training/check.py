@@ -1,6 +1,6 @@
 """What every method promises, as a battery that runs on any: ours, or a user's own.
 
-    from codecl.training.check import check_method
+    from codecl import check_method
 
     check_method(MyMethod)  # or check_method(lambda model: MyMethod(model, strength=2.0))
 
