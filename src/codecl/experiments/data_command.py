@@ -13,7 +13,8 @@ from codecl.experiments.data.images import DamagedData, DataSet, MissingData
 from codecl.experiments.data.sources import SOURCES, File, Source
 from codecl.experiments.data.unpack import unpack
 from codecl.experiments.progress import size, table
-from codecl.experiments.usage import UsageError, unknown_name
+from codecl.experiments.usage import UsageError
+from codecl.messages import unknown_name
 
 FAILED = 1
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from codecl.experiments.registry import EMBEDDED, find_benchmark, find_method
-from codecl.experiments.usage import UsageError, unknown_name
+from codecl.experiments.usage import UsageError
+from codecl.messages import unknown_name
 from codecl.methods import Method
 from codecl.training.engine import Plan
 

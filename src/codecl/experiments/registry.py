@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from codecl.experiments.benchmarks import cifar100, digits, five_datasets, miniimagenet, permuted_mnist
-from codecl.experiments.usage import UsageError, unknown_name
+from codecl.experiments.usage import UsageError
+from codecl.messages import unknown_name
 from codecl.methods import CodeCL, Method
 from codecl.training.stream import Stream
 

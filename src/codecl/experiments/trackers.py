@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from codecl.experiments.recipe import Recipe
-from codecl.experiments.usage import UsageError, unknown_name
+from codecl.experiments.usage import UsageError
+from codecl.messages import unknown_name
 
 Event = Mapping[str, Any]
 

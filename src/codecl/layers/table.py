@@ -6,7 +6,6 @@ construction with a message that says what to do about it.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,6 +17,7 @@ from codecl.layers.heads import TaskHeads, find_task_heads
 from codecl.layers.kinds import kind_of, refusal_of, supported_types
 from codecl.layers.norms import is_norm
 from codecl.layers.weight import ProtectedWeight, Use
+from codecl.messages import unknown_name
 
 Policy = Literal["freeze", "per-task", "free"]
 POLICIES = ("freeze", "per-task", "free")
@@ -63,7 +63,7 @@ class LayerTable:
         for row in self.rows:
             if row.name == name:
                 return row
-        raise KeyError(unknown("parameter", name, [row.name for row in self.rows]))
+        raise KeyError(unknown_name("parameter", name, [row.name for row in self.rows]))
 
     def of_role(self, *roles: str) -> list[LayerRow]:
         return [row for row in self.rows if row.role in roles]
@@ -211,21 +211,13 @@ def covers(names: Sequence[str], parameter: str) -> bool:
     return any(parameter == name or parameter.startswith(name + ".") for name in names)
 
 
-def unknown(what: str, name: object, known: Sequence[object]) -> str:
-    """«There is no … 'x'», with the nearest name that does exist."""
-    near = difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
-    listed = ", ".join(repr(k) for k in known[:12]) + (", …" if len(known) > 12 else "")
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"there is no {what} {name!r}.{hint} Known: {listed or 'none'}."
-
-
 def _check_names(model: nn.Module, argument: str, names: Sequence[str]) -> None:
     if isinstance(names, str):
         raise TypeError(f"{argument} takes a list of names; got the string {names!r}. Write {argument}=[{names!r}].")
     known = [name for name, _ in model.named_modules() if name] + [name for name, _ in model.named_parameters()]
     for name in names:
         if name not in known:
-            raise ValueError(f"{argument}: {unknown('module or parameter', name, known)}")
+            raise ValueError(f"{argument}: {unknown_name('module or parameter', name, known)}")
 
 
 def _policy_note(policy: Policy) -> str:

@@ -30,7 +30,8 @@ from codecl.layers import (
     survey,
     take,
 )
-from codecl.layers.table import Policy, unknown
+from codecl.layers.table import Policy
+from codecl.messages import unknown_name
 from codecl.methods.guard import Project
 from codecl.methods.guards import Guards
 from codecl.methods.state import FORMAT, ForeignState, check_directions, check_state, size
@@ -284,7 +285,7 @@ class Method:
         by_number = isinstance(task, int) and all(isinstance(known, str) for known in self.tasks)
         if by_number and 0 <= int(task) < len(self.tasks):
             return int(task)
-        raise ValueError(unknown("task", task, self.tasks))
+        raise ValueError(unknown_name("task", task, self.tasks))
 
     def _extras(self) -> dict[nn.Parameter, list[nn.Parameter]]:
         """What the task being learned adds, by the weight it belongs to."""
