@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import between_tasks, training_step
+from benchmarks import between_tasks, loader, training_step
 
 OUT = Path(__file__).parent / "out"
 
@@ -16,7 +16,7 @@ OUT = Path(__file__).parent / "out"
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", metavar="PART", help="step, between, tasks, width; all of them if none is named"
+        "parts", nargs="*", metavar="PART", help="step, loader, between, tasks, width; all of them if none is named"
     )
     parser.add_argument("--repeat", type=int, default=20, help="rounds of the training step (default 20)")
     parser.add_argument("--largest", type=int, default=8192, help="the largest width d (default 8192)")
@@ -26,6 +26,7 @@ def main() -> None:
             f"A training step over plain SGD, batch 64, {torch.get_num_threads()} threads",
             lambda: training_step.measure(options.repeat),
         ),
+        "loader": ("A batch of images", lambda: loader.measure(options.repeat)),
         "between": (
             "AlexNet: the work between two tasks over the dense formulas, CPU seconds on one thread",
             between_tasks.measure_alexnet,

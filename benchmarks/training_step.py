@@ -14,11 +14,14 @@ K, BATCH = 80, 64
 
 def measure(repeat: int) -> list[dict[str, object]]:
     rows = []
-    alexnet: dict[str, Callable[[], object]] = {"plain SGD": _step(_alexnet(), None)}
+    of_alexnet: dict[str, Callable[[], object]] = {"plain SGD": training_step(alexnet(), None)}
     for rank in (125, 500, 1000):
-        alexnet[f"CODE-CL, rank {rank} in the Linear layers"] = _step(_alexnet(), rank)
-    resnet = {"plain SGD": _step(_resnet(), None), "CODE-CL, full rank": _step(_resnet(), None, full=True)}
-    for network, cases in (("AlexNet", alexnet), ("reduced ResNet18", resnet)):
+        of_alexnet[f"CODE-CL, rank {rank} in the Linear layers"] = training_step(alexnet(), rank)
+    of_resnet = {
+        "plain SGD": training_step(resnet(), None),
+        "CODE-CL, full rank": training_step(resnet(), None, full=True),
+    }
+    for network, cases in (("AlexNet", of_alexnet), ("reduced ResNet18", of_resnet)):
         seconds = in_turn(cases, repeat)
         for name in list(cases)[1:]:
             milliseconds = 1e3 * sorted(seconds[name])[len(seconds[name]) // 2]
@@ -33,16 +36,16 @@ def measure(repeat: int) -> list[dict[str, object]]:
     return rows
 
 
-def _alexnet() -> nn.Module:
+def alexnet() -> nn.Module:
     return MultiHead(AlexNet(), AlexNet.features, 10)
 
 
-def _resnet() -> nn.Module:
+def resnet() -> nn.Module:
     backbone = ReducedResNet18()
     return MultiHead(backbone, backbone.features, 10)
 
 
-def _step(model: nn.Module, rank: int | None, full: bool = False) -> Callable[[], object]:
+def training_step(model: nn.Module, rank: int | None, full: bool = False) -> Callable[[], object]:
     """One step of SGD on a batch of random images, as in a second task with conceptors of the given rank."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     if rank is not None or full:
