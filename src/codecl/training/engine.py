@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -66,6 +66,16 @@ class Progress:
     accuracy: list[list[float | None]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "between_tasks": 0.0, "evaluate": 0.0})
     epochs: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Lazily:
+    """Batches that are read when a method asks for them, if it does."""
+
+    read: Callable[[], Iterator[Batch]]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.read()
 
 
 class Trainer:
@@ -198,12 +208,13 @@ class Trainer:
                 right += int((logits.argmax(1) == y).sum())
         return loss / len(part), 100 * right / len(part)
 
-    def _sample(self, t: int, when: str) -> list[Batch]:
-        """The training inputs that a method looks at before and after a task: one batch of as many as it asks for."""
+    def _sample(self, t: int, when: str) -> Iterable[Batch]:
+        """The training inputs that a method may look at around a task: one batch of as many as it asks for."""
         part = self.stream.tasks[t].train
         order = torch.randperm(len(part), generator=generator(self.plan.seed, "sample", t, when))
         size = self.plan.evaluation_batch if self.method.samples is None else self.method.samples
-        return list(self._batches(part, size, order if self.method.samples is None else order[:size]))
+        chosen = order if self.method.samples is None else order[:size]
+        return Lazily(lambda: self._batches(part, size, chosen))
 
     def _batches(self, part: Part, size: int, order: Tensor | None) -> Iterator[Batch]:
         for x, y in batches(part, size, order):
