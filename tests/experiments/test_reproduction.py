@@ -1,0 +1,59 @@
+"""The reproduction table says what the records say, and what is missing."""
+
+import json
+from pathlib import Path
+
+from codecl.experiments.reproduction import page
+
+RECORD = {
+    "method": "code-cl",
+    "benchmark": "split-cifar100",
+    "preset": "paper",
+    "quick": False,
+    "data": "official",
+    "tasks": 10,
+    "training": {"epochs": 200, "lr": 0.01},
+    "settings": {},
+    "switches": {},
+}
+
+
+def record(folder: Path, seed: int, acc: float, bwt: float, **other):
+    (folder / f"{len(list(folder.iterdir()))}").mkdir()
+    path = folder / f"{len(list(folder.iterdir())) - 1}" / "result.json"
+    path.write_text(json.dumps({**RECORD, "seed": seed, "acc": acc, "bwt": bwt, **other}))
+
+
+def test_seeds_of_one_experiment_are_one_row_beside_the_papers_numbers(tmp_path):
+    record(tmp_path, 0, 76.0, -1.0)
+    record(tmp_path, 1, 78.0, -2.0)
+    (row,) = [line for line in page(tmp_path).splitlines() if line.startswith("| split-cifar100 | code-cl")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[2:] == [
+        "paper",
+        "10/10 tasks, 200 epochs, lr 0.01",
+        "official",
+        "0, 1",
+        "77.00 ± 1.41",
+        "-1.50 ± 0.71",
+        "77.21 ± 0.32",
+        "-1.1 ± 0.28",
+    ]
+    missing = page(tmp_path).split("## Not run yet")[1]
+    assert "code-cl" not in next(line for line in missing.splitlines() if "split-cifar100" in line)
+
+
+def test_another_budget_is_another_row_and_does_not_count_as_run(tmp_path):
+    record(tmp_path, 0, 65.0, 0.4, tasks=5, quick=True, training={"epochs": 15, "lr": 0.01})
+    record(tmp_path, 0, 66.0, 0.4, tasks=5)
+    rows = [line for line in page(tmp_path).splitlines() if line.startswith("| split-cifar100")]
+    assert (
+        sum("5/10 tasks, 15 epochs" in row for row in rows) == sum("5/10 tasks, 200 epochs" in row for row in rows) == 1
+    )
+    missing = page(tmp_path).split("## Not run yet")[1]
+    assert "code-cl" in next(line for line in missing.splitlines() if "split-cifar100" in line)
+
+
+def test_the_committed_page_is_what_the_committed_records_give():
+    root = Path(__file__).parents[2]
+    assert (root / "REPRODUCTION.md").read_text() == page(root / "results")
