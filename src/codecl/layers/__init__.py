@@ -1,12 +1,13 @@
 """Everything that knows a layer type: rows, capture, effective weights, projection."""
 
-from codecl.layers.capture import Forward, UnseenUse, call_with_first, capture_moments, listen, take
+from codecl.layers.capture import Forward, UnseenUse, call_with_first, capture_moments, inputs_in, listen, take
 from codecl.layers.convolution import ConvolutionKind
 from codecl.layers.kinds import LayerKind, kind_of, refuse, register
 from codecl.layers.mixing import Change, Mixing
 from codecl.layers.norms import register_norm
 from codecl.layers.projection import Projection
 from codecl.layers.table import LayerRow, LayerTable, UncoveredWeights, survey
+from codecl.layers.undisturbed import evaluating, untouched_randomness
 from codecl.layers.weight import ProtectedWeight, Use, attach
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "attach",
     "call_with_first",
     "capture_moments",
+    "evaluating",
+    "inputs_in",
     "kind_of",
     "listen",
     "refuse",
@@ -32,4 +35,5 @@ __all__ = [
     "register_norm",
     "survey",
     "take",
+    "untouched_randomness",
 ]

@@ -5,10 +5,7 @@ Capturing runs in evaluation mode without gradients, and leaves train/eval flags
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from codecl.algebra import Moments
 from codecl.layers.kinds import is_registered
+from codecl.layers.undisturbed import evaluating, untouched_randomness
 from codecl.layers.weight import AttachedForward, Listener, ProtectedWeight, Use
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -39,10 +37,10 @@ def take(loader: Iterable[Any] | None, samples: int | None) -> list[Any]:
         raise TypeError(f"a loader is any iterable of batches; got {loader!r}. Pass the task's training data.")
     batches: list[Any] = []
     count = 0
-    with _untouched_randomness():
+    with untouched_randomness():
         for batch in loader:
             batches.append(batch)
-            inputs = _inputs_in(batch)
+            inputs = inputs_in(batch)
             count += 1 if inputs is None else inputs
             if samples is not None and count >= samples:
                 break
@@ -61,7 +59,7 @@ def listen(
     forward: Forward = call_with_first,
 ) -> None:
     """Run ``batches`` through ``model``; ``listener`` sees every call of a module that uses one of ``weights``."""
-    with _evaluating(model), _untouched_randomness(), _NoOtherUse(weights.values()):
+    with evaluating(model), torch.no_grad(), untouched_randomness(), _NoOtherUse(weights.values()):
         for weight in weights.values():
             weight.listener = _bind(listener, weight)
         try:
@@ -185,45 +183,14 @@ def _tensors_in(*values: Any) -> Iterator[Tensor]:
             yield from _tensors_in(*value.values())
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    flags = [(module, module.training) for module in model.modules()]
-    try:
-        for module, _ in flags:
-            module.training = False
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in flags:
-            module.training = training
-
-
-@contextmanager
-def _untouched_randomness() -> Iterator[None]:
-    """The random states of torch (all devices), Python and, if it is loaded, numpy are the same afterwards."""
-    python = random.getstate()
-    numpy = sys.modules.get("numpy")
-    numpy_state = numpy.random.get_state() if numpy is not None else None
-    mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        random.setstate(python)
-        if numpy is not None:
-            numpy.random.set_state(numpy_state)
-        if mps is not None:
-            torch.mps.set_rng_state(mps)
-
-
 def _to_device(model: nn.Module, value: Any) -> Any:
     parameter = next(model.parameters(), None)
     return value.to(parameter.device) if isinstance(value, Tensor) and parameter is not None else value
 
 
-def _inputs_in(batch: Any) -> int | None:
+def inputs_in(batch: Any) -> int | None:
     """The leading dimension of the first tensor in the batch; None where only ``forward`` knows what is in it."""
     if isinstance(batch, Tensor):
         return batch.shape[0] if batch.ndim else 1
     values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
-    return next((n for value in values if (n := _inputs_in(value)) is not None), None)
+    return next((n for value in values if (n := inputs_in(value)) is not None), None)

@@ -30,6 +30,7 @@ from codecl.layers import Change, Mixing, Projection, ProtectedWeight, Use, capt
 from codecl.layers.convolution import ConvolutionKind, patches
 from codecl.methods.adaptation import adapt_apertures
 from codecl.methods.method import Method
+from codecl.methods.settings import check, of_weight
 from codecl.methods.state import check_directions
 
 PAPER: dict[str, Any] = {
@@ -106,17 +107,17 @@ class CodeCL(Method):
         seed: int = 0,
         **common: Any,
     ) -> None:
-        _check(free_dims >= 0, "free_dims", free_dims, "a number of directions, 0 or more")
-        _check(overlap >= 0, "overlap", overlap, "a ratio of capacities, 0 or more")
-        _check(samples is None or samples > 0, "samples", samples, "a positive number of inputs, or None for all")
-        _check(before in ("previous", "shared"), "before", before, "'previous' or 'shared'")
-        _check(after in ("shared", "effective"), "after", after, "'shared' or 'effective'")
-        _check(0 <= gain < 1, "gain", gain, "a share in [0, 1); 0 for no adaptation")
-        _check(0 <= minimum < 1, "minimum", minimum, "a singular value in [0, 1)")
-        _check(0 <= tolerance < 1, "tolerance", tolerance, "1 − cos θ in [0, 1)")
-        _check(smallest is None or isinstance(smallest, int), "smallest", smallest, "a number of inputs, or None")
+        check(free_dims >= 0, "free_dims", free_dims, "a number of directions, 0 or more")
+        check(overlap >= 0, "overlap", overlap, "a ratio of capacities, 0 or more")
+        check(samples is None or samples > 0, "samples", samples, "a positive number of inputs, or None for all")
+        check(before in ("previous", "shared"), "before", before, "'previous' or 'shared'")
+        check(after in ("shared", "effective"), "after", after, "'shared' or 'effective'")
+        check(0 <= gain < 1, "gain", gain, "a share in [0, 1); 0 for no adaptation")
+        check(0 <= minimum < 1, "minimum", minimum, "a singular value in [0, 1)")
+        check(0 <= tolerance < 1, "tolerance", tolerance, "1 − cos θ in [0, 1)")
+        check(smallest is None or isinstance(smallest, int), "smallest", smallest, "a number of inputs, or None")
         apertures = aperture.values() if isinstance(aperture, Mapping) else [aperture]
-        _check(all(0 < a < float("inf") for a in apertures), "aperture", aperture, "a finite number above 0")
+        check(all(0 < a < float("inf") for a in apertures), "aperture", aperture, "a finite number above 0")
         super().__init__(model, **common)
         self.free_dims, self.overlap, self.samples = free_dims, overlap, samples
         self.before, self.after = before, after
@@ -125,7 +126,7 @@ class CodeCL(Method):
         self.smallest, self.closed, self.dense_patches, self.seed = smallest, closed, dense_patches, seed
         self.memory: dict[str, list[Conceptor]] = {}
         try:
-            self.aperture = {name: _aperture_of(name, aperture) for name in self.weights}
+            self.aperture = {name: of_weight("aperture", aperture, name) for name in self.weights}
         except ValueError:
             self.detach()
             raise
@@ -243,22 +244,6 @@ class CodeCL(Method):
         return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
 
 
-def _aperture_of(name: str, aperture: float | Mapping[str, float]) -> float:
-    if not isinstance(aperture, Mapping):
-        return float(aperture)
-    for pattern, value in aperture.items():
-        if fnmatch.fnmatch(name, pattern):
-            return float(value)
-    raise ValueError(
-        f"aperture: no pattern matches '{name}'; the patterns are {list(aperture)}. End with '*' for the rest."
-    )
-
-
 def _ratio(shared: Conceptor, past: Conceptor) -> float:
     """``Θ(C_and) / Θ(C)``; an empty past shares nothing."""
     return shared.capacity / past.capacity if past.capacity > 0 else 0.0
-
-
-def _check(sound: bool, name: str, value: object, expected: str) -> None:
-    if not sound:
-        raise ValueError(f"{name} must be {expected}; got {value!r}.")

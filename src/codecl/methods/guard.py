@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from codecl.layers import ProtectedWeight
+from codecl.methods.learning import Closure, Learning
 
 Project = Literal["gradient", "update", "both"]
 
@@ -46,13 +47,17 @@ class Guard:
     """
 
     def __init__(
-        self, optimizer: optim.Optimizer, weights: Mapping[str, ProtectedWeight], project: Project | None
+        self,
+        optimizer: optim.Optimizer,
+        weights: Mapping[str, ProtectedWeight],
+        project: Project | None,
+        learning: Learning,
     ) -> None:
         if not isinstance(optimizer, optim.Optimizer):
             raise TypeError(f"guard takes a torch.optim.Optimizer; got {type(optimizer).__name__}.")
         if project not in (None, "gradient", "update", "both"):
             raise ValueError(f"project must be 'gradient', 'update' or 'both'; got {project!r}.")
-        self.optimizer, self.project = optimizer, project
+        self.optimizer, self.project, self.learning = optimizer, project, learning
         self.weights = {w.parameter: w for w in weights.values() if _group_of(optimizer, w.parameter) is not None}
         self.extras: dict[nn.Parameter, nn.Parameter] = {}
         self.frozen: list[nn.Parameter] = []
@@ -121,7 +126,27 @@ class Guard:
             if parameter in self.weights
         }
 
-    def _before_step(self, *_: Any) -> None:
+    def _before_step(
+        self, _: optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self._make_ready()
+        return self._let_learn(args, kwargs)
+
+    def _let_learn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The step's arguments with the closure that the method makes of the user's, which may be none."""
+        given: Closure | None = args[1] if len(args) > 1 else kwargs.get("closure")  # the optimizer comes first
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        if given is None:
+            with torch.enable_grad():
+                self.learning.learn(_Done(self.learning.name), parameters)
+            return args, kwargs
+
+        def closure() -> Any:
+            return self.learning.learn(given, parameters)
+
+        return ((args[0], closure), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": closure})
+
+    def _make_ready(self) -> None:
         self._rejoin()
         if self._replaced and any(w.projection is not None for w in self.weights.values()):
             raise UnsafeOptimizer(
@@ -149,6 +174,7 @@ class Guard:
         for parameter, old in self._before.items():
             parameter.copy_(old + self.weights[parameter].project(parameter - old))
         self._before = {}
+        self.learning.after_step()
 
     def _set_aside(self) -> None:
         """Move the extras of each decaying group into a group of the same settings that does not decay."""
@@ -175,6 +201,21 @@ class Guard:
                 group["param_names"] = [group["param_names"][i] for i in kept]
         for parameter in gone:
             self.optimizer.state.pop(parameter, None)
+
+
+class _Done:
+    """Stands for the closure where the user has computed the gradients already."""
+
+    def __init__(self, method: str) -> None:
+        self.method, self.called = method, False
+
+    def __call__(self) -> None:
+        if self.called:
+            raise RuntimeError(
+                f"{self.method} computes the loss more than once in a step: pass it, optimizer.step(closure), "
+                "where closure() calls zero_grad() and backward() and returns the loss."
+            )
+        self.called = True
 
 
 def _group_of(optimizer: optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from torch import nn, optim
 
 from codecl.layers import ProtectedWeight
 from codecl.methods.guard import Guard, Project
+from codecl.methods.learning import Learning
 
 Extras = Mapping[nn.Parameter, Iterable[nn.Parameter]]
 
@@ -16,14 +17,14 @@ Extras = Mapping[nn.Parameter, Iterable[nn.Parameter]]
 class Guards:
     """The guards in force, and those of optimizers that newer ones replaced."""
 
-    def __init__(self, weights: Mapping[str, ProtectedWeight]) -> None:
-        self._weights = weights
+    def __init__(self, weights: Mapping[str, ProtectedWeight], learning: Learning) -> None:
+        self._weights, self._learning = weights, learning
         self._in_force: list[Guard] = []
         self._replaced: weakref.WeakSet[Guard] = weakref.WeakSet()  # they live as long as their optimizers
 
     def add(self, optimizer: optim.Optimizer, project: Project | None) -> Guard:
         """Guard ``optimizer``; one that trained the same weights before is replaced."""
-        guard = Guard(optimizer, self._weights, project)
+        guard = Guard(optimizer, self._weights, project, self._learning)
         for same in [g for g in (*self._in_force, *self._replaced) if g.optimizer is optimizer]:
             same.release()
         self._in_force = [g for g in self._in_force if g.optimizer is not optimizer]

@@ -6,6 +6,8 @@ A method of one's own is a subclass with a few hooks, all optional:
     remember(loader)      after a task: fold its inputs into memory and set ``weight.projection``
     memory_state()        what ``remember`` keeps: nested dicts and lists of tensors, numbers and strings
     load_memory(state)    the inverse; sets ``weight.projection``
+
+and those of ``learning.py``, for what happens within a step.
 """
 
 from __future__ import annotations
@@ -34,19 +36,20 @@ from codecl.layers.table import Policy
 from codecl.messages import unknown_name
 from codecl.methods.guard import Project
 from codecl.methods.guards import Guards
+from codecl.methods.learning import Learning, Loss, loss_gradients
 from codecl.methods.state import FORMAT, ForeignState, check_directions, check_state, size
 from codecl.methods.unprojected import Unprojected
 
 Task = int | str
 
 
-class Method:
+class Method(Learning):
     """Plain fine-tuning, and the frame in which every other method stands.
 
     ``heads`` names the modules that each task has for itself; those of a ``MultiHead`` are found. ``skip`` names what
     may train unprotected. ``norm`` and ``bias`` say what becomes of the parameters that input correlations do not
     describe: ``freeze`` after the first task, ``per-task`` copies, or ``free``. ``forward(model, batch)`` says how a
-    batch becomes a call.
+    batch becomes a call, and ``loss(output, batch)`` what is minimised, for methods that look at gradients themselves.
     """
 
     name: ClassVar[str] = "finetune"
@@ -54,6 +57,7 @@ class Method:
     plain_first_task: ClassVar[bool] = True
     """Whether the first task is learned exactly as fine-tuning would learn it."""
     samples: int | None = None
+    """How many inputs of a task the method looks at; None for all."""
 
     def __init__(
         self,
@@ -64,19 +68,20 @@ class Method:
         norm: Policy = "freeze",
         bias: Policy = "freeze",
         forward: Forward = call_with_first,
+        loss: Loss | None = None,
     ) -> None:
+        super().__init__(model, forward, loss)
         if isinstance(model, nn.parallel.DistributedDataParallel):
             raise TypeError(
                 "a DistributedDataParallel model is not supported yet: attach to the module inside it, on one process."
             )
-        self.model, self.forward = model, forward
         self.layers: LayerTable = survey(model, heads, skip, norm, bias, self.protects)
         self.tasks: list[Task] = []
         self._learning = False
         self._changes: list[dict[str, Change]] = []
         self._shown: int | None = None
         self._unprojected = Unprojected(model, self.layers)
-        self._guards = Guards(self.weights)
+        self._guards = Guards(self.weights, self)
         self._attached = True
         self._take_back = attach(self.weights)
 
@@ -101,7 +106,7 @@ class Method:
             )
         self._check_still_frozen()
         self._take_in_head(len(self.tasks))
-        self._changes.append(self.prepare(loader) if self.tasks else {})
+        self._changes.append(self.prepare(loader) if self.tasks or not self.plain_first_task else {})
         self.tasks.append(task)
         self._learning = True
         self._show(len(self.tasks) - 1)
@@ -156,8 +161,7 @@ class Method:
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """What the current task learns beside the parameters of the model."""
-        for several in self._extras().values():
-            yield from several
+        yield from dict.fromkeys(parameter for several in self._extras().values() for parameter in several)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the model's own parameters: tensors by parameter name, loadable with ``weights_only=True``."""
@@ -178,17 +182,17 @@ class Method:
         own = {name: list(value.shape) for name, value in self._unprojected.values().items()}
         check_state(state, self.name, self._shapes(), own)
         try:
-            changes = [{name: self.load_change(name, c) for name, c in of.items()} for of in state["changes"]]
-            self.load_memory(state["memory"])
+            memory = state["memory"]
+            changes = [{name: self.load_change(name, c, memory) for name, c in of.items()} for of in state["changes"]]
+            self.load_memory(memory)
         except KeyError as missing:
             raise ForeignState(f"the state is incomplete: it lacks {missing}.") from None
         self.tasks, self._learning, self._changes = list(state["tasks"]), bool(state["open"]), changes
         if self.tasks:
             self._take_in_head(len(self.tasks) - 1)
-        for of in changes if not self._learning else changes[:-1]:
-            for change in of.values():
-                for parameter in change.parameters():
-                    parameter.requires_grad_(False)
+        for t, of in enumerate(changes):
+            for parameter in (p for change in of.values() for p in change.parameters()):
+                parameter.requires_grad_(self._learning and t == len(changes) - 1)
         self._unprojected.stored = [{name: value.clone() for name, value in own.items()} for own in state["own"]]
         self._unprojected.thaw()
         self._unprojected.freeze()
@@ -245,8 +249,8 @@ class Method:
     def load_memory(self, state: Any) -> None:
         """The inverse of ``memory_state``; sets the projections."""
 
-    def load_change(self, name: str, state: Mapping[str, Any]) -> Change:
-        """The inverse of ``Change.state()``."""
+    def load_change(self, name: str, state: Mapping[str, Any], memory: Any) -> Change:
+        """The inverse of ``Change.state()``; ``memory`` is the ``memory_state()`` that was saved beside it."""
         check_directions(name, self.weights[name].shape, state["U"])
         return Mixing.from_state(state, like=self.weights[name].parameter)
 
@@ -257,9 +261,18 @@ class Method:
         """The protected weights by name."""
         return self.layers.protected
 
+    @property
+    def samples_before(self) -> int | None:
+        """How many inputs ``prepare`` looks at; None for all."""
+        return self.samples
+
     def sample(self, loader: Iterable[Any] | None) -> list[Any]:
         """Whole batches of ``loader``, until there are ``self.samples`` inputs."""
         return take(loader, self.samples)
+
+    def gradients(self, batches: Iterable[Any]) -> dict[str, Tensor]:
+        """``∂L/∂W`` over ``batches``, ``[g, o, d]`` by weight name, in evaluation mode and not projected."""
+        return loss_gradients(self, self.weights, batches)
 
     @contextmanager
     def shared_weights(self) -> Iterator[None]:

@@ -70,12 +70,17 @@ class Progress:
 
 @dataclass(frozen=True)
 class Lazily:
-    """Batches that are read when a method asks for them, if it does."""
+    """Batches of ``size`` that are read when somebody asks for them, if they do."""
 
     read: Callable[[], Iterator[Batch]]
+    inputs: int
+    size: int
 
     def __iter__(self) -> Iterator[Batch]:
         return self.read()
+
+    def __len__(self) -> int:
+        return math.ceil(self.inputs / self.size)
 
 
 class Trainer:
@@ -141,7 +146,7 @@ class Trainer:
             with self._timed("train"):
                 loss = self._epoch(t, epoch, optimizer)
             with self._timed("evaluate"):
-                validation = self.evaluate(self.stream.tasks[t].validation)
+                validation = self._validate(t)
             lr = rule.lr
             verdict = rule.update(*validation)
             for group in optimizer.param_groups:
@@ -166,16 +171,17 @@ class Trainer:
         total = torch.zeros((), dtype=torch.float64)
         self.model.train()
         with seeded(self.plan.seed, "dropout", t, epoch):
-            for x, y in self._batches(part, self.plan.batch_size, order):
+            loader = Lazily(lambda: self._batches(part, self.plan.batch_size, order), len(order), self.plan.batch_size)
+            for batch in self.method.watch(loader, epoch, self.plan.epochs):
 
-                def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+                def closure(batch: Batch = batch) -> Tensor:
                     optimizer.zero_grad()
-                    loss = F.cross_entropy(self.model(x), y)
+                    loss = self.method.objective(batch)
                     loss.backward()  # type: ignore[no-untyped-call]
                     return loss
 
                 loss = optimizer.step(closure)  # type: ignore[arg-type]
-                total += loss.detach().double().cpu() * len(y)  # type: ignore[attr-defined]
+                total += loss.detach().double().cpu() * len(batch[1])  # type: ignore[attr-defined]
         mean = float(total) / len(part)
         if not math.isfinite(mean):
             raise Diverged(
@@ -208,13 +214,21 @@ class Trainer:
                 right += int((logits.argmax(1) == y).sum())
         return loss / len(part), 100 * right / len(part)
 
-    def _sample(self, t: int, when: str) -> Iterable[Batch]:
+    def _validate(self, t: int) -> tuple[float, float]:
+        """What early stopping sees: the validation loss, with the method's penalty if it asks for that."""
+        loss, accuracy = self.evaluate(self.stream.tasks[t].validation)
+        with torch.no_grad():
+            penalty = self.method.penalty() if self.method.penalty_in_validation else None
+        return loss if penalty is None else loss + float(penalty), accuracy
+
+    def _sample(self, t: int, when: Literal["before", "after"]) -> Iterable[Batch]:
         """The training inputs that a method may look at around a task: one batch of as many as it asks for."""
         part = self.stream.tasks[t].train
         order = torch.randperm(len(part), generator=generator(self.plan.seed, "sample", t, when))
-        size = self.plan.evaluation_batch if self.method.samples is None else self.method.samples
-        chosen = order if self.method.samples is None else order[:size]
-        return Lazily(lambda: self._batches(part, size, chosen))
+        samples = self.method.samples_before if when == "before" else self.method.samples
+        size = self.plan.batch_size if samples is None else samples
+        chosen = order[:samples]
+        return Lazily(lambda: self._batches(part, size, chosen), len(chosen), size)
 
     def _batches(self, part: Part, size: int, order: Tensor | None) -> Iterator[Batch]:
         for x, y in batches(part, size, order):

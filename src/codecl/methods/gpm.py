@@ -1,0 +1,131 @@
+"""GPM: gradient projection memory (Saha, Garg, Roy; ICLR 2021).
+
+For every layer, with ``R`` the inputs of the learned task as columns and ``B`` an orthonormal basis of the past:
+
+    during task t     ∇W ← ∇W − ∇W B Bᵀ                                                       equation 6
+    after task t      R̂ = R − B Bᵀ R;  B ← [B, top k of R̂], the smallest k with
+                      ‖B Bᵀ R‖² + ‖R̂_k‖² ≥ ε_th ‖R‖²                                          equations 8, 9
+
+The paper counts ``k`` so that the threshold is reached. The published code does so from the second task on; of the
+first task it keeps the directions whose share stays strictly below it (``first_rule="below"``). What later methods of
+this school add stands in files of their own: sgp, trgp, cuber, trgp_sd, dfgp, api.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from codecl.algebra import Moments, Subspace
+from codecl.layers import Projection, Use, capture_moments
+from codecl.methods.method import Method
+from codecl.methods.settings import ByWeight, check, of_weight, values_of
+from codecl.methods.state import check_directions
+
+
+class GPM(Method):
+    """Protects the directions that hold most of the energy of past inputs.
+
+    =============  ===================================================================================================
+    threshold      ε_th: the share of the energy of a task's inputs that is protected, after the first task
+    increment      how much the threshold grows with every further task; it ends at 1
+    first_rule     the first task's directions ``reach`` the threshold, or stay strictly ``below`` it
+    samples        how many inputs of a task are looked at; None for all
+    images         how many of these each layer sees: a number, or a mapping from name patterns of weights
+    =============  ===================================================================================================
+    """
+
+    name: ClassVar[str] = "gpm"
+    protects: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        threshold: ByWeight = 0.97,
+        increment: float = 0.003,
+        first_rule: Literal["reach", "below"] = "reach",
+        samples: int | None = 125,
+        images: int | Mapping[str, int] | None = None,
+        **common: Any,
+    ) -> None:
+        check(all(0 < share <= 1 for share in values_of(threshold)), "threshold", threshold, "a share in (0, 1]")
+        check(increment >= 0, "increment", increment, "0 or more")
+        check(first_rule in ("reach", "below"), "first_rule", first_rule, "'reach' or 'below'")
+        check(samples is None or samples > 0, "samples", samples, "a positive number of inputs, or None for all")
+        counts = [] if images is None else values_of(images)
+        check(all(n > 0 for n in counts), "images", images, "a positive number of inputs, or None for all")
+        super().__init__(model, **common)
+        self.increment, self.first_rule = increment, first_rule
+        self.samples, self.images = samples, images
+        self.memory: dict[str, list[Subspace]] = {}
+        try:
+            self.threshold = {name: of_weight("threshold", threshold, name) for name in self.weights}
+        except ValueError:
+            self.detach()
+            raise
+
+    @classmethod
+    def reading(cls, preset: str) -> dict[str, Any]:
+        return {"first_rule": "below"} if preset == "official" else {}
+
+    def remember(self, loader: Iterable[Any] | None) -> None:
+        """The inputs of the learned task join the past."""
+        for name, R in self._inputs(loader).items():
+            self.memory[name] = [B.grow(r, self._energy(name), self._rule(name)) for B, r in self._with_past(name, R)]
+        self._protect()
+
+    def memory_state(self) -> Any:
+        """The bases by weight, none for a weight that was never called."""
+        return {"bases": {name: [B.basis for B in self.memory.get(name, ())] for name in self.weights}}
+
+    def load_memory(self, state: Any) -> None:
+        memory: dict[str, list[Subspace]] = {}
+        for name, weight in self.weights.items():
+            if bases := [basis.to(weight.parameter.device) for basis in state["bases"][name]]:
+                check_directions(name, weight.shape, bases)
+                memory[name] = [Subspace(basis) for basis in bases]
+        self.memory = memory
+        self._protect()
+
+    # What the methods that build on GPM use and override.
+
+    def _importance(self, name: str) -> list[Tensor]:
+        """How strongly each basis vector is protected, from 0 to 1; for GPM, wholly."""
+        return [torch.ones(B.rank, dtype=B.basis.dtype, device=B.basis.device) for B in self.memory[name]]
+
+    def _protect(self) -> None:
+        """``∇W ← ∇W − ∇W B diag(λ) Bᵀ`` from here on."""
+        for name, weight in self.weights.items():
+            weight.projection = None
+            if name in self.memory:
+                bases = [B.basis for B in self.memory[name]]
+                weight.projection = Projection(bases, self._importance(name), [0] * len(bases), weight.parameter)
+
+    def _inputs(self, loader: Iterable[Any] | None) -> dict[str, list[Moments]]:
+        """The energy of what each matrix of each weight was fed, under the shared weights."""
+        with self.shared_weights():
+            return capture_moments(self.model, self.weights, self.sample(loader), self.forward, self._rows)
+
+    def _with_past(self, name: str, R: list[Moments]) -> Iterator[tuple[Subspace, Moments]]:
+        """Each matrix's past, empty at first, and its new inputs."""
+        past = self.memory.get(name) or [Subspace.zero(r.dim, r.total.device) for r in R]
+        return zip(past, R, strict=True)
+
+    def _energy(self, name: str) -> float:
+        """``ε_th`` for the task just learned."""
+        return min(1.0, self.threshold[name] + self.increment * (len(self.tasks) - 1))
+
+    def _rule(self, name: str) -> Literal["reach", "below"]:
+        return "reach" if name in self.memory else self.first_rule
+
+    def _rows(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+        limit = self.images
+        if isinstance(limit, Mapping):
+            name = f"{use.module_name}.{use.attribute}"
+            limit = next((n for pattern, n in limit.items() if fnmatch.fnmatch(name, pattern)), None)
+        yield from use.rows(args if limit is None else (args[0][:limit], *args[1:]), kwargs)
