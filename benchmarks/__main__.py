@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import between_tasks, loader, training_step
+from benchmarks import between_tasks, loader, methods, training_step
 
 OUT = Path(__file__).parent / "out"
 
@@ -16,7 +16,10 @@ OUT = Path(__file__).parent / "out"
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", metavar="PART", help="step, loader, between, tasks, width; all of them if none is named"
+        "parts",
+        nargs="*",
+        metavar="PART",
+        help="step, methods, loader, between, tasks, width; all if none is named",
     )
     parser.add_argument("--repeat", type=int, default=20, help="rounds of the training step (default 20)")
     parser.add_argument("--largest", type=int, default=8192, help="the largest width d (default 8192)")
@@ -25,6 +28,10 @@ def main() -> None:
         "step": (
             f"A training step over plain SGD, batch 64, {torch.get_num_threads()} threads",
             lambda: training_step.measure(options.repeat),
+        ),
+        "methods": (
+            f"AlexNet in its fifth task: a step over plain SGD, batch 64, {torch.get_num_threads()} threads",
+            lambda: methods.measure(options.repeat),
         ),
         "loader": ("A batch of images", lambda: loader.measure(options.repeat)),
         "between": (

@@ -51,10 +51,8 @@ def training_step(model: nn.Module, rank: int | None, full: bool = False) -> Cal
     if rank is not None or full:
         method = in_second_task(CodeCL(model, free_dims=K), rank)
         method.guard(optimizer)
-    else:  # the papers train norms in the first task only; plain SGD is not charged for them either
-        for module in model.modules():
-            if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
-                module.requires_grad_(False)
+    else:
+        hold_norms(model)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(BATCH, 3, 32, 32, generator=generator)
     y = torch.randint(0, 10, (BATCH,), generator=generator)
@@ -65,6 +63,13 @@ def training_step(model: nn.Module, rank: int | None, full: bool = False) -> Cal
         optimizer.step()
 
     return step
+
+
+def hold_norms(model: nn.Module) -> None:
+    """The papers train norms in the first task only; plain SGD is not charged for them either."""
+    for module in model.modules():
+        if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            module.requires_grad_(False)
 
 
 def in_second_task(method: CodeCL, rank: int | None) -> CodeCL:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from codecl.algebra import Conceptor, Moments, Subspace
 from codecl.layers import LayerKind, Projection, UncoveredWeights, UnseenUse, register, register_norm
-from codecl.methods import CodeCL, Method, UnsafeOptimizer
+from codecl.methods import API, CUBER, DFGP, GPM, OWM, SGP, TRGP, TRGPSD, CodeCL, Method, UnsafeOptimizer
 from codecl.networks import MultiHead
 
 __version__ = "0.1.0"
@@ -33,6 +33,14 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "API",
+    "CUBER",
+    "DFGP",
+    "GPM",
+    "OWM",
+    "SGP",
+    "TRGP",
+    "TRGPSD",
     "CodeCL",
     "Conceptor",
     "LayerKind",

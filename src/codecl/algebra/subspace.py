@@ -66,16 +66,22 @@ class Subspace:
         total = moments.total
         if float(total) == 0:
             return self
-        largest = float(moments.spectrum()[1][0])
-        residual = moments.without(self.basis)
-        U, sigma = residual.spectrum(reference=largest)
-        held = 1 - residual.total / total
+        U, sigma = self.residual(moments)
+        held = 1 - moments.without(self.basis).total / total
         shares = held + sigma.square().cumsum(0) / total
         if rule == "reach":  # the share before each direction is added
             shares = torch.cat([held.reshape(1), shares])[:-1]
-        new = U[:, : int((shares < energy).sum())]
-        new = new - self.basis @ (self.basis.mT @ new)
-        return Subspace(torch.cat([self.basis, torch.linalg.qr(new).Q], dim=1))
+        return self.extend(U[:, : int((shares < energy).sum())])
+
+    def residual(self, moments: Moments) -> tuple[Tensor, Tensor]:
+        """The directions ``U: [d, k]`` of the rows outside this subspace, and their singular values, descending."""
+        largest = float(moments.spectrum()[1][0]) if float(moments.total) > 0 else None
+        return moments.without(self.basis).spectrum(reference=largest)
+
+    def extend(self, columns: Tensor) -> Subspace:
+        """This subspace and nearly orthonormal ``columns`` beside it, made orthonormal in their order."""
+        columns = columns - self.basis @ (self.basis.mT @ columns)
+        return Subspace(torch.cat([self.basis, torch.linalg.qr(columns).Q], dim=1))
 
     def project(self, rows: Tensor) -> Tensor:
         """``X B Bᵀ``: the part of ``rows``, ``[..., d]``, inside."""

@@ -14,15 +14,16 @@ import torch
 
 import codecl
 from codecl.experiments import compare as comparing
-from codecl.experiments import data_command
+from codecl.experiments import data_command, listings
 from codecl.experiments.data.sources import find_root
 from codecl.experiments.progress import ShowProgress, duration, print_json, size
 from codecl.experiments.recipe import Recipe, make_recipe, parse_change, read_recipe, setting_defaults
-from codecl.experiments.registry import BENCHMARKS, EMBEDDED, METHODS, find_benchmark, find_method
+from codecl.experiments.registry import EMBEDDED, find_benchmark, find_method
 from codecl.experiments.run import run
 from codecl.experiments.rundir import RunDirectory
 from codecl.experiments.trackers import TRACKERS, check_tracker
 from codecl.experiments.usage import UsageError
+from codecl.methods.footprint import Layer
 from codecl.training.schedule import Diverged
 
 USAGE, FAILED, STOPPED = 2, 1, 130
@@ -87,11 +88,11 @@ def build_parser() -> argparse.ArgumentParser:
     many = _command(
         commands, "compare", _compare, "run several methods with several seeds, and compare them",
         """
-  codecl compare                                    fine-tuning and CODE-CL on the embedded benchmark
+  codecl compare                                    fine-tuning, GPM and CODE-CL on the embedded benchmark
   codecl compare --methods code-cl,finetune --seeds 0,1,2 --jobs 2 --out runs/c
   codecl compare --methods code-cl,mypackage.mymodule:MyMethod""",
     )  # fmt: skip
-    many.add_argument("--methods", default="finetune,code-cl", help="names with commas (default %(default)s)")
+    many.add_argument("--methods", default="finetune,gpm,code-cl", help="names with commas (default %(default)s)")
     many.add_argument("--seeds", default="0", help="numbers with commas (default %(default)s)")
     many.add_argument(
         "--baseline", default="gpm", help="the method that forward transfer is measured against (default gpm)"
@@ -109,6 +110,20 @@ def build_parser() -> argparse.ArgumentParser:
     data.add_argument("action", choices=["check", "get"], help="check what is there, or get what is not")
     data.add_argument("names", nargs="*", metavar="NAME", help="data sets to get (default all)")
     _data_option(data)
+
+    footprint = _command(
+        commands, "memory", _memory, "print what each projection method stores for one fully connected layer"
+    )
+    for letter, name, default, what in (
+        ("N", "inputs", 1024, "of the layer"),
+        ("M", "outputs", 2048, "of the layer"),
+        ("T", "tasks", 10, "learned"),
+        ("B", "directions", 80, "that each task adds"),
+        ("K", "free", 80, "directions that CODE-CL frees"),
+    ):
+        footprint.add_argument(
+            f"--{name}", type=int, default=default, metavar=letter, help=f"{what} (default {default})"
+        )
 
     _command(commands, "methods", _methods, "list the methods and their hyperparameters")
     _command(commands, "benchmarks", _benchmarks, "list the benchmarks")
@@ -276,18 +291,17 @@ def _changes_by_method(changes: dict[str, Any], methods: Sequence[str]) -> dict[
 
 
 def _methods(_: argparse.Namespace) -> int:
-    for name, method in METHODS.items():
-        summary = (method.__doc__ or "").strip().splitlines()[0]
-        settings = ", ".join(f"{key}={value}" for key, value in setting_defaults(method).items())
-        print(f"{name}\n    {summary}\n    {settings}")
+    print(listings.methods())
     return 0
 
 
 def _benchmarks(_: argparse.Namespace) -> int:
-    for name, benchmark in BENCHMARKS.items():
-        print(f"{name}\n    {benchmark.summary}, {benchmark.tasks} tasks")
-        for switch, choices in benchmark.switches.items():
-            print(f"    --set {switch}={'|'.join(choices)}")
+    print(listings.benchmarks())
+    return 0
+
+
+def _memory(options: argparse.Namespace) -> int:
+    print(listings.memory(Layer(options.inputs, options.outputs, options.tasks, options.directions, options.free)))
     return 0
 
 

@@ -109,10 +109,11 @@ def comparison(results: Sequence[Tree], baseline: str = "gpm") -> str:
     by_method: dict[str, list[Tree]] = {}
     for result in results:
         by_method.setdefault(result["method"], []).append(result)
-    base = {result["seed"]: result for result in by_method.get(baseline, [])}
+    base = {r["seed"]: r for r in by_method.get(baseline, []) if not metrics.together(r["accuracy"])}
     rows = []
     for method, of in by_method.items():
-        transfers = [metrics.fwt(r["accuracy"], base[r["seed"]]["accuracy"]) for r in of if r["seed"] in base]
+        comparable = [r for r in of if r["seed"] in base and not metrics.together(r["accuracy"])]
+        transfers = [metrics.fwt(r["accuracy"], base[r["seed"]]["accuracy"]) for r in comparable]
         rows.append(
             [
                 method,

@@ -31,18 +31,14 @@ class ShowProgress:
             known = [value for value in event["accuracy"] if value is not None]
             cells = " ".join(f"{value:5.1f}" for value in known)
             mean = sum(known) / len(known)
-            print(
-                f"{self.label}after task {event['task'] + 1}/{self.tasks}: {cells}   mean {mean:.1f}",
-                file=self.out,
-                flush=True,
-            )
+            print(f"{self.label}after {self._tasks(event)}: {cells}   mean {mean:.1f}", file=self.out, flush=True)
         elif kind in ("resume", "notice"):
             self._end_line()
             print(f"{self.label}{self._words(event)}", file=self.out, flush=True)
 
     def epoch_text(self, event: Event) -> str:
         return (
-            f"{self.label}task {event['task'] + 1}/{self.tasks}  epoch {event['epoch']}/{event['of']}  "
+            f"{self.label}{self._tasks(event)}  epoch {event['epoch']}/{event['of']}  "
             f"loss {event['loss']:.4f}  validation {event['validation_accuracy']:.1f} %  lr {event['lr']:.2g}  "
             f"at most {duration(self.time_left(event))} left"
         )
@@ -58,10 +54,14 @@ class ShowProgress:
     def close(self) -> None:
         self._end_line()
 
+    def _tasks(self, event: Event) -> str:
+        return f"all {self.tasks} tasks" if "together" in event else f"task {event['task'] + 1}/{self.tasks}"
+
     def _words(self, event: Event) -> str:
         if event["event"] == "notice":
             return str(event["text"])
-        return f"going on with task {event['task'] + 1} after epoch {event['epoch']}"
+        what = "all tasks" if "together" in event else f"task {event['task'] + 1}"
+        return f"going on with {what} after epoch {event['epoch']}"
 
     def _line(self, text: str) -> None:
         if self.rewrites:

@@ -156,7 +156,10 @@ def takes_seed(method: type[Method]) -> bool:
 
 
 def _published(benchmark: str, method: str, preset: str) -> dict[str, dict[str, Any]]:
-    """What the recipe file of the benchmark says: for all, the preset, the method, the method in the preset."""
+    """What the recipe file of the benchmark says: for all, in the preset, for the method, for it in the preset.
+
+    A method that is ``like`` another begins with what that one has.
+    """
     file = resources.files("codecl.experiments") / "recipes" / f"{benchmark}.toml"
     table = _nones(tomllib.loads(file.read_text(encoding="utf-8")))
     layers = [table, table.get("presets", {}).get(preset, {})]
@@ -164,10 +167,19 @@ def _published(benchmark: str, method: str, preset: str) -> dict[str, dict[str, 
     settings: dict[str, Any] = {}
     for layer in layers:
         training |= layer.get("training", {})
-        own = dict(layer.get("methods", {}).get(method, {}))
-        training |= own.pop("training", {})
-        settings |= own
+    for ancestor in _ancestry(table.get("methods", {}), method):
+        for layer in layers:
+            own = dict(layer.get("methods", {}).get(ancestor, {}))
+            own.pop("like", None)
+            training |= own.pop("training", {})
+            settings |= own
     return {"training": training, "settings": settings}
+
+
+def _ancestry(methods: Mapping[str, Any], method: str) -> list[str]:
+    """The methods that ``method`` is like, the furthest first, and itself."""
+    like = methods.get(method, {}).get("like")
+    return [*(_ancestry(methods, like) if like else ()), method]
 
 
 def _plan_defaults() -> dict[str, Any]:

@@ -60,14 +60,15 @@ def listen(
 ) -> None:
     """Run ``batches`` through ``model``; ``listener`` sees every call of a module that uses one of ``weights``."""
     with evaluating(model), torch.no_grad(), untouched_randomness(), _NoOtherUse(weights.values()):
-        for weight in weights.values():
+        before = {weight: weight.listener for weight in weights.values()}
+        for weight in before:
             weight.listener = _bind(listener, weight)
         try:
             for batch in batches:
                 forward(model, batch)
         finally:
-            for weight in weights.values():
-                weight.listener = None
+            for weight, earlier in before.items():
+                weight.listener = earlier
 
 
 def capture_moments(

@@ -55,6 +55,14 @@ class Projection:
             like,
         )
 
+    @classmethod
+    def of_matrices(cls, P: Tensor, like: Tensor) -> Projection:
+        """``A ↦ A P`` for a stack ``P: [g, d, d]``: the tensor itself where dtype and device are right, or a copy."""
+        projection = cls.__new__(cls)
+        projection.matrix = P.to(like.device, torch.promote_types(like.dtype, torch.float32))
+        projection.rank = P.shape[-1]
+        return projection
+
     def __call__(self, A: Tensor) -> Tensor:
         """``A (I − C)``, ``[g, m, d] → [g, m, d]``."""
         narrow, A = A.dtype, A.to(self._dtype)

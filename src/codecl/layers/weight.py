@@ -7,7 +7,7 @@ dictionary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -40,6 +40,11 @@ class ProtectedWeight:
     """How many rows have been captured so far; none means that no call of its modules was seen."""
     calls: int = field(default=0, init=False)
     """How many calls of its modules are under way: outside of one, nothing may use the parameter."""
+    columns: list[nn.Parameter] = field(default_factory=list, init=False)
+    """Columns ``V: [g, o, e]`` for more inputs, where tasks added some: the projection acts on ``[W, V, …]`` as one.
+
+    A change gets them beside ``W``; a task without a change sees ``W`` alone.
+    """
 
     @cached_property
     def shape(self) -> tuple[int, int, int]:
@@ -51,11 +56,28 @@ class ProtectedWeight:
         """The parameter, or a tensor of its shape, as a stack ``[g, o, d]``."""
         return self.uses[0].matrices(self.parameter if value is None else value)
 
+    @property
+    def tensors(self) -> list[nn.Parameter]:
+        """All that is projected as one: the parameter and its columns."""
+        return [self.parameter, *self.columns]
+
+    def together(self, values: Sequence[Tensor]) -> Tensor:
+        """Tensors of the shapes of ``tensors`` as one stack, ``[g, o, d + e + …]``."""
+        W = self.matrices(values[0])
+        return torch.cat([W, *values[1:]], dim=-1) if len(values) > 1 else W
+
+    def apart(self, stack: Tensor) -> list[Tensor]:
+        """The inverse of ``together``."""
+        W, *columns = torch.split(stack, [self.shape[2], *(V.shape[2] for V in self.columns)], dim=-1)
+        return [self.uses[0].parameter(W), *columns]
+
     def project(self, value: Tensor) -> Tensor:
-        """``V (I − C)`` for a tensor of the parameter's shape."""
-        if self.projection is None:
-            return value
-        return self.uses[0].parameter(self.projection(self.matrices(value)))
+        """``V (I − C)`` for a tensor of the parameter's shape, where there are no columns."""
+        return self.project_all([value])[0]
+
+    def project_all(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """The same for tensors of the shapes of ``tensors``."""
+        return list(values) if self.projection is None else self.apart(self.projection(self.together(values)))
 
     @property
     def learns_projected(self) -> bool:
@@ -68,7 +90,7 @@ class ProtectedWeight:
         if self.change is None:
             return self.parameter.detach().clone()
         with unrounded(self.parameter):
-            return self.uses[0].parameter(self.change.weight(self.matrices())).detach()
+            return self.uses[0].parameter(self.change.weight(self.together(self.tensors))).detach()
 
 
 @dataclass(eq=False)
@@ -121,9 +143,11 @@ class AttachedForward:
     def _on_inputs(self, attribute: str, weight: ProtectedWeight, x: Tensor) -> Tensor:
         """``W`` on changed rows, its gradient from projected rows."""
         X = x.reshape(-1, x.shape[-1])
-        W = self._matrices(attribute).squeeze(0)  # indexing would copy the gradient
+        W = self._matrices(attribute, weight).squeeze(0)  # indexing would copy the gradient
         if weight.change is not None:
             X = weight.change.rows(X)
+        if X.shape[1] < W.shape[1]:  # columns of later tasks
+            X = nn.functional.pad(X, (0, W.shape[1] - X.shape[1]))
         bias = next((getattr(self.module, name, None) for name in self.kind.biases), None)
         if weight.projection is not None and weight.learns_projected:
             Y = projected_linear(X, W, bias, weight.projection)
@@ -136,23 +160,26 @@ class AttachedForward:
         kept = dict(self.module._parameters)
         try:
             for attribute, weight in self.weights.items():
-                W = self._matrices(attribute)
+                W = self._matrices(attribute, weight)
                 if weight.projection is not None and weight.learns_projected:
                     W = projected_weight(W, weight.projection)
                 if weight.change is not None:
                     with unrounded(W):
                         W = weight.change.weight(W)
+                elif weight.columns:
+                    W = W[..., : weight.shape[2]]
                 value = self.kind.parameter(self.module, attribute, W)
                 self.module._parameters[attribute] = value  # type: ignore[assignment]
             return self.original(*args, **kwargs)
         finally:
             self.module._parameters.update(kept)
 
-    def _matrices(self, attribute: str) -> Tensor:
+    def _matrices(self, attribute: str, weight: ProtectedWeight) -> Tensor:
         """The weight as the module holds it now, which in ``torch.func.functional_call`` is another tensor."""
         held = self.module._parameters[attribute]
         assert held is not None
-        return self.kind.matrices(self.module, attribute, held)
+        W = self.kind.matrices(self.module, attribute, held)
+        return torch.cat([W, *weight.columns], dim=-1) if weight.columns else W
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:

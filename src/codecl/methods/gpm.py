@@ -2,9 +2,8 @@
 
 For every layer, with ``R`` the inputs of the learned task as columns and ``B`` an orthonormal basis of the past:
 
-    during task t     ∇W ← ∇W − ∇W B Bᵀ                                                       equation 6
-    after task t      R̂ = R − B Bᵀ R;  B ← [B, top k of R̂], the smallest k with
-                      ‖B Bᵀ R‖² + ‖R̂_k‖² ≥ ε_th ‖R‖²                                          equations 8, 9
+    during task t     ∇W ← ∇W − ∇W B Bᵀ
+    after task t      R̂ = R − B Bᵀ R;  B ← [B, top k of R̂], the smallest k with ‖B Bᵀ R‖² + ‖R̂_k‖² ≥ ε_th ‖R‖²
 
 The paper counts ``k`` so that the threshold is reached. The published code does so from the second task on; of the
 first task it keeps the directions whose share stays strictly below it (``first_rule="below"``). What later methods of
@@ -17,7 +16,6 @@ import fnmatch
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 
 from codecl.algebra import Moments, Subspace
@@ -35,7 +33,7 @@ class GPM(Method):
     increment      how much the threshold grows with every further task; it ends at 1
     first_rule     the first task's directions ``reach`` the threshold, or stay strictly ``below`` it
     samples        how many inputs of a task are looked at; None for all
-    images         how many of these each layer sees: a number, or a mapping from name patterns of weights
+    images         how many inputs of a batch a layer sees: a number, or a mapping from name patterns of weights
     =============  ===================================================================================================
     """
 
@@ -95,16 +93,20 @@ class GPM(Method):
     # What the methods that build on GPM use and override.
 
     def _importance(self, name: str) -> list[Tensor]:
-        """How strongly each basis vector is protected, from 0 to 1; for GPM, wholly."""
-        return [torch.ones(B.rank, dtype=B.basis.dtype, device=B.basis.device) for B in self.memory[name]]
+        """How strongly each basis vector is held, from 0 to 1; for GPM, wholly."""
+        return [B.basis.new_ones(B.rank) for B in self.memory[name]]
+
+    def _held(self, name: str) -> tuple[list[Tensor], list[Tensor]]:
+        """Orthonormal directions of every matrix, and how strongly each is held."""
+        return [B.basis for B in self.memory[name]], self._importance(name)
 
     def _protect(self) -> None:
         """``∇W ← ∇W − ∇W B diag(λ) Bᵀ`` from here on."""
         for name, weight in self.weights.items():
             weight.projection = None
             if name in self.memory:
-                bases = [B.basis for B in self.memory[name]]
-                weight.projection = Projection(bases, self._importance(name), [0] * len(bases), weight.parameter)
+                bases, values = self._held(name)
+                weight.projection = Projection(bases, values, [0] * len(bases), weight.parameter)
 
     def _inputs(self, loader: Iterable[Any] | None) -> dict[str, list[Moments]]:
         """The energy of what each matrix of each weight was fed, under the shared weights."""
@@ -128,4 +130,4 @@ class GPM(Method):
         if isinstance(limit, Mapping):
             name = f"{use.module_name}.{use.attribute}"
             limit = next((n for pattern, n in limit.items() if fnmatch.fnmatch(name, pattern)), None)
-        yield from use.rows(args if limit is None else (args[0][:limit], *args[1:]), kwargs)
+        yield from use.rows((args[0][:limit], *args[1:]) if args and limit is not None else args, kwargs)

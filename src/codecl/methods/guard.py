@@ -6,7 +6,8 @@ A projected gradient protects old outputs only if the step is linear in it. What
     SGD with weight decay                  the update: W_old + (W_new − W_old)(I − C)
     Adam, AdamW and other adaptive ones    both; the update alone would protect, but learn badly
 
-Anything else is refused, unless the user says what to project.
+Anything else is refused, unless the user says what to project. Where tasks added columns to a weight, its update and
+theirs are always projected, as one: whoever clips the gradients of the model alone scales the two apart.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Guard:
         self.extras: dict[nn.Parameter, nn.Parameter] = {}
         self.frozen: list[nn.Parameter] = []
         self.steps = 0
-        self._before: dict[nn.Parameter, Tensor] = {}
+        self._before: dict[nn.Parameter, list[Tensor]] = {}
         self._aside: list[tuple[dict[str, Any], list[nn.Parameter]]] = []
         self._replaced = False
         for parameter, mode in self._modes().items():
@@ -164,15 +165,18 @@ class Guard:
                     f"the weight decay of the group of '{weight.name}' changed after the optimizer was guarded. "
                     "Call method.guard(optimizer) again after changing it."
                 )
-            if mode != "gradient" and weight.projection is not None:
-                self._before[parameter] = parameter.detach().clone()
+            if weight.projection is not None and (mode != "gradient" or weight.columns):
+                self._before[parameter] = [tensor.detach().clone() for tensor in weight.tensors]
         self._set_aside()
 
     @torch.no_grad()
     def _after_step(self, *_: Any) -> None:
         self._rejoin()
-        for parameter, old in self._before.items():
-            parameter.copy_(old + self.weights[parameter].project(parameter - old))
+        for parameter, before in self._before.items():
+            weight = self.weights[parameter]
+            updates = weight.project_all([new - old for new, old in zip(weight.tensors, before, strict=True)])
+            for tensor, old, update in zip(weight.tensors, before, updates, strict=True):
+                tensor.copy_(old + update)
         self._before = {}
         self.learning.after_step()
 

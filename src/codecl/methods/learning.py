@@ -49,6 +49,8 @@ class Learning:
     name: ClassVar[str]
     penalty_in_validation: bool = False
     """Whether early stopping sees the loss with the penalty."""
+    decode: Callable[[int, Tensor], Tensor] | None = None
+    """Set by a trainer: inputs of the task at a position, from what its stream stores and batches have as ``raw``."""
 
     def __init__(self, model: nn.Module, forward: Forward = call_with_first, loss: Loss | None = None) -> None:
         self.model, self.forward = model, forward
@@ -115,6 +117,8 @@ class Learning:
 def add_gradients(loss: Tensor, parameters: Sequence[nn.Parameter]) -> None:
     """Add the gradients of ``loss`` to those that ``parameters`` have."""
     wanted = [p for p in parameters if p.requires_grad]
+    if not wanted or not loss.requires_grad:
+        return
     for parameter, gradient in zip(wanted, torch.autograd.grad(loss, wanted, allow_unused=True), strict=True):
         if gradient is not None:
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient

@@ -56,6 +56,10 @@ class Method(Learning):
     protects: ClassVar[bool] = False
     plain_first_task: ClassVar[bool] = True
     """Whether the first task is learned exactly as fine-tuning would learn it."""
+    holds_heads: ClassVar[bool] = True
+    """Whether the heads of a multi-head model stand still once their task has been learned."""
+    joint: ClassVar[bool] = False
+    """Whether all tasks are learned at once. A trainer begins them all, then hands out batches ``(x, y, tasks)``."""
     samples: int | None = None
     """How many inputs of a task the method looks at; None for all."""
 
@@ -80,7 +84,7 @@ class Method(Learning):
         self._learning = False
         self._changes: list[dict[str, Change]] = []
         self._shown: int | None = None
-        self._unprojected = Unprojected(model, self.layers)
+        self._unprojected = Unprojected(model, self.layers, self.holds_heads)
         self._guards = Guards(self.weights, self)
         self._attached = True
         self._take_back = attach(self.weights)
@@ -211,6 +215,13 @@ class Method(Learning):
                 parameter.copy_(value)
         self._note_versions()
 
+    def kept_state(self) -> Any:
+        """What changes while a task is learned and goes on whichever epoch is the best: samples kept for replay."""
+        return None
+
+    def load_kept(self, state: Any) -> None:
+        """The inverse of ``kept_state``."""
+
     def bytes(self) -> dict[str, int]:
         """What the method stores: ``memory``, all of it, and ``per_task``, what a further task adds on average."""
         of_tasks = size(self._unprojected.stored) + size([[c.state() for c in of.values()] for of in self._changes])
@@ -262,6 +273,11 @@ class Method(Learning):
         return self.layers.protected
 
     @property
+    def changes(self) -> dict[str, Change]:
+        """How the task being learned sees the weights, by name; nothing between tasks."""
+        return self._changes[-1] if self._learning else {}
+
+    @property
     def samples_before(self) -> int | None:
         """How many inputs ``prepare`` looks at; None for all."""
         return self.samples
@@ -302,8 +318,7 @@ class Method(Learning):
 
     def _extras(self) -> dict[nn.Parameter, list[nn.Parameter]]:
         """What the task being learned adds, by the weight it belongs to."""
-        changes = self._changes[-1] if self._learning else {}
-        return {self.weights[name].parameter: change.parameters() for name, change in changes.items()}
+        return {self.weights[name].parameter: change.parameters() for name, change in self.changes.items()}
 
     def _take_in_head(self, position: int) -> None:
         new, earlier = self._unprojected.use_head(position)

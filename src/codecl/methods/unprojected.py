@@ -22,8 +22,9 @@ class Unprojected:
     ``stored[t]`` holds the values that task ``t`` has for itself, by name.
     """
 
-    def __init__(self, model: nn.Module, table: LayerTable) -> None:
+    def __init__(self, model: nn.Module, table: LayerTable, holds_heads: bool = True) -> None:
         self.model, self.table, self.heads = model, table, table.task_heads
+        self.holds_heads = holds_heads
         self.stored: list[dict[str, Tensor]] = []
         self.frozen: list[nn.Parameter] = []
         self._flags = {parameter: parameter.requires_grad for parameter in model.parameters()}
@@ -31,14 +32,15 @@ class Unprojected:
         self._of_current: dict[str, Tensor] | None = None
 
     def use_head(self, position: int) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-        """Select head ``position`` of a multi-head model, hold the earlier ones: its parameters, and theirs."""
+        """Select head ``position`` of a multi-head model, hold the earlier ones if asked: its parameters and theirs."""
         if self.heads is None:
             return [], []
         self.heads.select(position)
         earlier, new = self.heads.parameters(range(position)), self.heads.parameters([position])
         for parameter in (*earlier, *new):
             self._flags.setdefault(parameter, parameter.requires_grad)
-        _stop(earlier)
+        if self.holds_heads:
+            _stop(earlier)
         return new, earlier
 
     def store(self) -> None:

@@ -1,15 +1,16 @@
 """The one loop in which every method learns a stream of tasks.
 
 For each task: begin it, train epoch by epoch under an early-stopping rule, restore the best epoch, end it, and
-measure a row of the accuracy matrix. Every random number comes from a stream of its own, derived from the seed, the
-task and the epoch, so that a run that was stopped after any epoch goes on to the very same numbers.
+measure a row of the accuracy matrix. A joint method learns all tasks as if they were one. Every random number comes
+from a stream of its own, derived from the seed, the task and the epoch, so that a run that was stopped after any epoch
+goes on to the very same numbers.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -19,9 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from codecl.methods import Method
+from codecl.training.joint import Together
 from codecl.training.randomness import generator, seeded
 from codecl.training.schedule import AccuracyRule, Diverged, LossRule
-from codecl.training.stream import Batch, Part, Stream, batches
+from codecl.training.stream import Batch, Part, Stream, batches, moved
 
 Tree = dict[str, Any]
 Observer = Callable[[Tree], None]
@@ -97,16 +99,21 @@ class Trainer:
         self.method, self.model, self.stream, self.plan = method, method.model, stream, plan
         self.store, self.observers = store, observers
         self.progress = Progress()
+        method.decode = stream.decode
 
     def run(self) -> Progress:
         """Learn all tasks, from where the store says the run stopped."""
+        every = range(len(self.stream))
         task, state = self._resume()
-        for t in range(task, len(self.stream)):
+        if self.method.joint:
+            seen = f"{self.method.name} sees the data of all tasks at once"
+            self._tell("notice", text=f"{seen}: an upper bound, not continual learning.")
+        for tasks in [every] if self.method.joint else [every[t : t + 1] for t in every[task:]]:
             if state is None:
-                self._begin(t)
-            self._train(t, state)
+                self._begin(tasks)
+            self._train(tasks, state)
             state = None
-            self._end(t)
+            self._end(tasks)
         return self.progress
 
     def _resume(self) -> tuple[int, Tree | None]:
@@ -118,17 +125,22 @@ class Trainer:
         self.model.load_state_dict(task["model"])
         self.method.load_state_dict(task["method"])
         self.progress = Progress(task["accuracy"], dict((epoch or task)["seconds"]), task["epochs"])
-        self._tell("resume", task=task["task"], epoch=epoch["epoch"] if epoch else 0, epochs=list(task["epochs"]))
+        at = {"task": task["task"], "epoch": epoch["epoch"] if epoch else 0, "epochs": list(task["epochs"])}
+        self._tell("resume", **at, **self._together)
         return task["task"], epoch or {}
 
-    def _begin(self, t: int) -> None:
-        with self._timed("between_tasks"), seeded(self.plan.seed, "init", t):
-            self.method.begin_task(t, self._sample(t, "before"))
+    def _begin(self, tasks: Sequence[int]) -> None:
+        for t in tasks:
+            with self._timed("between_tasks"), seeded(self.plan.seed, "init", t):
+                self.method.begin_task(t, self._sample(t, "before"))
         if self.store is not None:
-            tree = {"task": t, "model": self.model.state_dict(), "method": self.method.state_dict()}
-            self.store.save_task(t, tree | self._progress_state())
+            tree = {"task": tasks[-1], "model": self.model.state_dict(), "method": self.method.state_dict()}
+            self.store.save_task(tasks[-1], tree | self._progress_state())
 
-    def _train(self, t: int, state: Tree | None) -> None:
+    def _train(self, tasks: Sequence[int], state: Tree | None) -> None:
+        """Train until the rule says stop. Tasks that are learned together go by the number of the last."""
+        t, parts = tasks[-1], [self.stream.tasks[t].train for t in tasks]
+        part: Part = Together(parts) if len(parts) > 1 else parts[0]
         rule = self.plan.new_rule()
         optimizer = torch.optim.SGD(
             self.model.parameters(), lr=rule.lr, momentum=self.plan.momentum, weight_decay=self.plan.weight_decay
@@ -138,15 +150,16 @@ class Trainer:
         if state:
             self.model.load_state_dict(state["model"])
             self.method.load_learning_state(state["learning"])
+            self.method.load_kept(state.get("kept"))
             optimizer.load_state_dict(state["optimizer"])
             rule.load_state_dict(state["rule"])
             best, epoch, stop = state["best"], state["epoch"], state["stop"]
         while epoch < self.plan.epochs and not stop:
             begin = time.perf_counter()
             with self._timed("train"):
-                loss = self._epoch(t, epoch, optimizer)
+                loss = self._epoch(t, part, epoch, optimizer)
             with self._timed("evaluate"):
-                validation = self._validate(t)
+                validation = self._validate(tasks)
             lr = rule.lr
             verdict = rule.update(*validation)
             for group in optimizer.param_groups:
@@ -155,18 +168,18 @@ class Trainer:
             epoch, stop = epoch + 1, verdict.stop
             self._tell(
                 "epoch", task=t, epoch=epoch, of=self.plan.epochs, loss=loss, validation_loss=validation[0],
-                validation_accuracy=validation[1], lr=lr, seconds=time.perf_counter() - begin,
+                validation_accuracy=validation[1], lr=lr, seconds=time.perf_counter() - begin, **self._together,
             )  # fmt: skip
             if self.store is not None:
                 tree = {"epoch": epoch, "stop": stop, "best": best, "rule": rule.state_dict()} | self._snapshot()
-                self.store.save_epoch(t, epoch, tree | {"optimizer": optimizer.state_dict()} | self._progress_state())
+                tree |= {"optimizer": optimizer.state_dict(), "kept": self.method.kept_state()}
+                self.store.save_epoch(t, epoch, tree | self._progress_state())
         self.model.load_state_dict(best["model"])
         self.method.load_learning_state(best["learning"])
         self.progress.epochs.append(epoch)
 
-    def _epoch(self, t: int, epoch: int, optimizer: torch.optim.Optimizer) -> float:
+    def _epoch(self, t: int, part: Part, epoch: int, optimizer: torch.optim.Optimizer) -> float:
         """One pass over the training part; the mean loss."""
-        part = self.stream.tasks[t].train
         order = torch.randperm(len(part), generator=generator(self.plan.seed, "order", t, epoch))
         total = torch.zeros((), dtype=torch.float64)
         self.model.train()
@@ -191,7 +204,8 @@ class Trainer:
             )
         return mean
 
-    def _end(self, t: int) -> None:
+    def _end(self, tasks: Sequence[int]) -> None:
+        t = tasks[-1]
         with self._timed("between_tasks"):
             self.method.end_task(self._sample(t, "after"))
         row: list[float | None] = [None] * len(self.stream)
@@ -200,11 +214,17 @@ class Trainer:
                 with self.method.task(seen):
                     row[seen] = self.evaluate(self.stream.tasks[seen].test)[1]
         self.progress.accuracy.append(row)
-        self._tell("task", task=t, name=self.stream.tasks[t].name, accuracy=row, bytes=self.method.bytes())
+        name = "all tasks" if self.method.joint else self.stream.tasks[t].name
+        self._tell("task", task=t, name=name, accuracy=row, bytes=self.method.bytes(), **self._together)
 
-    @torch.no_grad()
     def evaluate(self, part: Part) -> tuple[float, float]:
         """Mean loss and accuracy in %, in batches of a fixed size and order: without running statistics they matter."""
+        loss, right = self._measure(part)
+        return loss / len(part), 100 * right / len(part)
+
+    @torch.no_grad()
+    def _measure(self, part: Part) -> tuple[float, int]:
+        """The sum of all losses, and how many inputs are classified right."""
         self.model.eval()
         loss, right = 0.0, 0
         with seeded(self.plan.seed, "evaluate"):
@@ -212,14 +232,19 @@ class Trainer:
                 logits = self.model(x)
                 loss += float(F.cross_entropy(logits, y, reduction="sum"))
                 right += int((logits.argmax(1) == y).sum())
-        return loss / len(part), 100 * right / len(part)
+        return loss, right
 
-    def _validate(self, t: int) -> tuple[float, float]:
+    def _validate(self, tasks: Sequence[int]) -> tuple[float, float]:
         """What early stopping sees: the validation loss, with the method's penalty if it asks for that."""
-        loss, accuracy = self.evaluate(self.stream.tasks[t].validation)
+        total, right, count = 0.0, 0, 0
+        for t in tasks:
+            part = self.stream.tasks[t].validation
+            with self.method.task(t):
+                loss, hits = self._measure(part)
+            total, right, count = total + loss, right + hits, count + len(part)
         with torch.no_grad():
             penalty = self.method.penalty() if self.method.penalty_in_validation else None
-        return loss if penalty is None else loss + float(penalty), accuracy
+        return total / count + (0.0 if penalty is None else float(penalty)), 100 * right / count
 
     def _sample(self, t: int, when: Literal["before", "after"]) -> Iterable[Batch]:
         """The training inputs that a method may look at around a task: one batch of as many as it asks for."""
@@ -231,8 +256,8 @@ class Trainer:
         return Lazily(lambda: self._batches(part, size, chosen), len(chosen), size)
 
     def _batches(self, part: Part, size: int, order: Tensor | None) -> Iterator[Batch]:
-        for x, y in batches(part, size, order):
-            yield x.to(self.plan.device), y.to(self.plan.device)
+        for batch in batches(part, size, order):
+            yield moved(batch, self.plan.device)
 
     def _snapshot(self) -> Tree:
         """What training changes: the model and what the task learns beside it."""
@@ -240,6 +265,11 @@ class Trainer:
             "model": {name: value.detach().clone() for name, value in self.model.state_dict().items()},
             "learning": self.method.learning_state(),
         }
+
+    @property
+    def _together(self) -> Tree:
+        """What an event of a joint method says beside: how many tasks are learned at once."""
+        return {"together": len(self.stream)} if self.method.joint else {}
 
     def _progress_state(self) -> Tree:
         return {

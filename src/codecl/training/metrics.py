@@ -36,7 +36,7 @@ def bwt_over_all(A: Matrix) -> float | None:
 def fwt(A: Matrix, baseline: Matrix) -> float:
     """FWT relative to another method's run ``B``, on each task as it was learned: ``1/T Σᵢ (A[i][i] − B[i][i])``."""
     for name, matrix in {"A": A, "the baseline": baseline}.items():
-        if _together(matrix):
+        if together(matrix):
             raise ValueError(f"{name} has one row: its tasks were learned at once, so nothing was transferred forward.")
     ours, theirs = learned(A), learned(baseline)
     if len(ours) != len(theirs) or len(A[0]) != len(baseline[0]):
@@ -69,14 +69,14 @@ def learned(A: Matrix) -> list[float]:
     For tasks learned at once that is the one row.
     """
     rows = _checked(A)
-    return final(A) if _together(A) else [_measured(rows, i, i) for i in range(len(rows))]
+    return final(A) if together(A) else [_measured(rows, i, i) for i in range(len(rows))]
 
 
 def final(A: Matrix) -> list[float]:
     """The accuracy on each task in the end: the last row of a finished run."""
     rows = _checked(A)
     tasks = len(rows[0])
-    if len(rows) != tasks and not _together(A):
+    if len(rows) != tasks and not together(A):
         raise ValueError(f"the run is not finished: {len(rows)} of {tasks} tasks are learned. Resume it first.")
     return [_measured(rows, len(rows) - 1, j) for j in range(tasks)]
 
@@ -84,9 +84,14 @@ def final(A: Matrix) -> list[float]:
 def average_curve(A: Matrix) -> list[float]:
     """The mean accuracy over the tasks seen so far, after each task: ``1/(i+1) Σ_{j≤i} A[i][j]``."""
     rows = _checked(A)
-    if _together(A):
+    if together(A):
         return [acc(A)]
     return [_mean([_measured(rows, i, j) for j in range(i + 1)]) for i in range(len(rows))]
+
+
+def together(A: Matrix) -> bool:
+    """Whether all of several tasks were learned at once: one row without gaps."""
+    return len(_checked(A)) == 1 and len(A[0]) > 1 and None not in A[0]
 
 
 @dataclass(frozen=True)
@@ -121,11 +126,6 @@ def _changes(A: Matrix) -> list[float]:
     """``A[T−1][j] − A[j][j]`` of all tasks but the last; empty if none came later."""
     last = final(A)
     return [] if len(A) == 1 else [end - begin for end, begin in zip(last[:-1], learned(A)[:-1], strict=True)]
-
-
-def _together(A: Matrix) -> bool:
-    """Whether all of several tasks were learned at once: one row without gaps."""
-    return len(_checked(A)) == 1 and len(A[0]) > 1 and None not in A[0]
 
 
 def _checked(A: Matrix) -> Matrix:

@@ -14,7 +14,20 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Tensor, ...]
+"""Inputs and labels; in joint training, the position of the task of each as well."""
+
+
+class Prepared(Batch):
+    """A batch that still has its inputs as they are stored, ``raw``: uint8 images, say, a quarter of the size."""
+
+    raw: Tensor
+
+    @classmethod
+    def of(cls, batch: Batch, raw: Tensor) -> Prepared:
+        made = cls(batch)
+        made.raw = raw
+        return made
 
 
 class Part(Protocol):
@@ -42,8 +55,11 @@ class Tensors:
         return len(self.labels)
 
     def take(self, indices: Tensor) -> Batch:
-        x = self.inputs[indices]
-        return (self.prepare(x) if self.prepare is not None else x), self.labels[indices]
+        x, y = self.inputs[indices], self.labels[indices]
+        if self.prepare is None:
+            return x, y
+        raw = x.clone()  # prepare may work in place
+        return Prepared.of((self.prepare(x), y), raw)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,9 +127,20 @@ class Stream:
             raise ValueError(f"{self.name} has {len(self.tasks)} tasks; got tasks = {tasks}.")
         return Stream(self.name, self.tasks[:tasks], self.heads, self.data)
 
+    def decode(self, task: int, raw: Tensor) -> Tensor:
+        """Inputs of a task's batches from what its training part stores, and its batches have as ``raw``."""
+        part = self.tasks[task].train
+        return part.prepare(raw) if isinstance(part, Tensors) and part.prepare is not None else raw
+
 
 def batches(part: Part, size: int, order: Tensor | None = None) -> Iterator[Batch]:
     """Batches of ``size`` in the given order, the last one smaller."""
     order = torch.arange(len(part)) if order is None else order
     for some in order.split(size):  # type: ignore[no-untyped-call]
         yield part.take(some)
+
+
+def moved(batch: Batch, device: str) -> Batch:
+    """``batch`` on another device; what it has as ``raw`` stays."""
+    there = tuple(value.to(device) for value in batch)
+    return Prepared.of(there, batch.raw) if isinstance(batch, Prepared) else there

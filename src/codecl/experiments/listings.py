@@ -1,0 +1,50 @@
+"""What ``codecl methods``, ``codecl benchmarks`` and ``codecl memory`` print."""
+
+from __future__ import annotations
+
+from codecl.experiments.progress import size, table
+from codecl.experiments.recipe import setting_defaults
+from codecl.experiments.registry import BENCHMARKS, METHODS
+from codecl.experiments.usage import UsageError
+from codecl.methods.footprint import FOOTPRINTS, Layer
+
+
+def methods() -> str:
+    """Every method with its hyperparameters."""
+    lines = []
+    for name, method in METHODS.items():
+        summary = (method.__doc__ or "").strip().splitlines()[0]
+        settings = ", ".join(f"{key}={value}" for key, value in setting_defaults(method).items())
+        lines += [name, f"    {summary}", f"    {settings}"]
+    return "\n".join(lines)
+
+
+def benchmarks() -> str:
+    """Every benchmark with its switches."""
+    lines = []
+    for name, benchmark in BENCHMARKS.items():
+        lines += [name, f"    {benchmark.summary}, {benchmark.tasks} tasks"]
+        lines += [f"    --set {switch}={'|'.join(choices)}" for switch, choices in benchmark.switches.items()]
+    return "\n".join(lines)
+
+
+def memory(layer: Layer) -> str:
+    """The memory table of the paper for one layer: its orders of growth, our formulas, and their bytes."""
+    for name in ("N", "M", "T", "B"):
+        if getattr(layer, name) < 1:
+            raise UsageError(f"{name} must be 1 or more; got {getattr(layer, name)}.")
+    for name in ("B", "K"):
+        if not 0 <= getattr(layer, name) <= layer.N:
+            raise UsageError(f"{name} counts directions of N = {layer.N} inputs; got {getattr(layer, name)}.")
+    rows = [
+        [
+            name,
+            f"O({footprint.paper})" if footprint.paper != "–" else "–",
+            footprint.formula,
+            size(footprint.bytes(layer)),
+        ]
+        for name, footprint in FOOTPRINTS.items()
+    ]
+    head = f"One layer: N = {layer.N} inputs, M = {layer.M} outputs, T = {layer.T} tasks, B = {layer.B}, K = {layer.K}"
+    foot = f"r = {layer.r} directions in memory, w = {layer.narrow} bytes for a number of the model"
+    return f"{head}\n{table(['method', 'paper', 'bytes here', 'for this layer'], rows)}\n{foot}"

@@ -1,0 +1,367 @@
+"""Inputs of several tasks in one pass, and samples that are kept: against loops over single samples."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.testing import assert_close
+
+from codecl import Method
+from codecl.methods.a_gem import AGEM
+from codecl.methods.er import ER
+from codecl.methods.mixed import mixed_loss
+from codecl.methods.replay import Sample, pack, unpack
+from codecl.networks import MultiHead
+from codecl.training.check import check_other_heads_are_untouched
+from codecl.training.engine import Plan, Trainer
+from codecl.training.stream import Stream, Task, Tensors
+
+from .cases import seeded
+
+WIDTHS = (3, 5, 2)
+
+
+def smoothed(output, batch):
+    """A loss in which every output counts: one that is not the task's would show."""
+    return F.cross_entropy(output, batch[1], label_smoothing=0.2)
+
+
+def network(norm=False, dtype=torch.float64):
+    """A grouped, dilated convolution below three heads of different widths."""
+    torch.manual_seed(4)
+    layers = [nn.Conv2d(2, 4, 3, groups=2, dilation=2, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(16, 6)]
+    model = MultiHead(nn.Sequential(*layers, nn.BatchNorm1d(6) if norm else nn.Tanh()), 6, WIDTHS, bias=True)
+    model.select(2)
+    return model.to(dtype)
+
+
+def mixed_batch(tasks, seed):
+    draw = seeded(seed)
+    x = torch.randn(len(tasks), 2, 8, 8, generator=draw, dtype=torch.float64)
+    y = torch.tensor([int(torch.randint(WIDTHS[t], (), generator=draw)) for t in tasks])
+    return (x, y), torch.tensor(tasks)
+
+
+positions = st.lists(st.integers(0, 2), min_size=1, max_size=9)
+
+
+@settings(max_examples=15)
+@given(positions, st.integers(0, 99), st.sampled_from([None, smoothed]), st.integers(0, 2))
+def test_every_input_goes_through_the_head_of_its_task(tasks, seed, loss, selected):
+    model = network()
+    method = Method(model, loss=loss)
+    model.select(selected)
+    (x, y), at = mixed_batch(tasks, seed)
+    ours = mixed_loss(method, (x, y), at)
+    found = torch.autograd.grad(ours, list(model.parameters()), allow_unused=True)
+    assert model.selected == selected
+    total = 0.0
+    for i, t in enumerate(tasks):  # one sample after the other, by the plain model
+        model.select(t)
+        total = total + (loss or (lambda out, batch: F.cross_entropy(out, batch[1])))(
+            model(x[i : i + 1]), (x[i : i + 1], y[i : i + 1])
+        )
+    expected = torch.autograd.grad(total / len(tasks), list(model.parameters()), allow_unused=True)
+    assert_close(ours, total / len(tasks))
+    for mine, its in zip(found, expected, strict=True):
+        assert (mine is None) == (its is None)  # a head without inputs has no gradient
+        if its is not None:
+            assert_close(mine, its)
+
+
+def test_batch_statistics_are_taken_over_all_inputs():
+    tasks = [0, 2, 1, 1, 0, 2, 2]
+    (x, y), at = mixed_batch(tasks, 1)
+    model = network(norm=True).train()
+    other = copy.deepcopy(model)
+    features = other.backbone(x)
+    expected = sum(
+        F.cross_entropy(other.heads[t](features[i : i + 1]), y[i : i + 1]) for i, t in enumerate(tasks)
+    ) / len(tasks)
+    assert_close(mixed_loss(Method(model), (x, y), at), expected)
+    assert_close(model.backbone[4].running_mean, other.backbone[4].running_mean)
+    assert int(model.backbone[4].num_batches_tracked) == 1
+
+
+def test_one_head_for_all_tasks_needs_no_choice():
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3).double()
+    x, y = torch.randn(5, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1])
+    assert_close(mixed_loss(Method(model), (x, y), torch.tensor([0, 1, 0, 2, 1])), F.cross_entropy(model(x), y))
+
+
+def test_a_pass_leaves_the_heads_as_they_were_also_if_it_fails():
+    model = network()
+    method = Method(model)
+    (x, y), at = mixed_batch([0, 1], 0)
+    mixed_loss(method, (x, y), at)
+    with pytest.raises(RuntimeError):
+        mixed_loss(method, (x[:, :1], y), at)
+    assert not any("forward" in vars(module) for module in model.heads)
+
+
+def test_an_output_without_rows_is_refused():
+    method = Method(network(), forward=lambda model, batch: {"logits": model(batch[0])})
+    with pytest.raises(TypeError, match="row for each of the 2 inputs; got dict"):
+        mixed_loss(method, *mixed_batch([0, 1], 0))
+
+
+# Samples as state.
+
+samples = st.lists(
+    st.builds(
+        lambda t, v: Sample(torch.full((t + 1, 2), v, dtype=torch.uint8), torch.tensor(v % 3), t),
+        st.integers(0, 3),
+        st.integers(0, 255),
+    ),
+    max_size=12,
+)
+
+
+@given(samples)
+def test_packed_samples_come_back_in_their_order(kept):
+    back = unpack(pack(kept))
+    assert len(back) == len(kept)
+    for one, other in zip(back, kept, strict=True):
+        assert one.task == other.task
+        assert one.x.dtype == torch.uint8
+        assert torch.equal(one.x, other.x)
+        assert torch.equal(one.y, other.y)
+
+
+# In a trainer: images as the stream stores them.
+
+PLAN = Plan(epochs=3, batch_size=8, lr=0.1, patience=9, evaluation_batch=16, seed=1)
+
+
+class Scale:
+    """Images of one or two channels as two, another scale for every task."""
+
+    def __init__(self, task):
+        self.task = task
+
+    def __call__(self, x):
+        x.clamp_(min=1)  # a function of the user's may work in place
+        x = x.float() / (50 + 100 * self.task)
+        return x if x.shape[1] == 2 else x.repeat(1, 2, 1, 1)
+
+
+def images(tasks=3):
+    """uint8 images; those of the second task are grey."""
+    made = []
+    for t in range(tasks):
+        draw = seeded(t)
+        parts = []
+        for count in (40, 10, 10):
+            x = torch.randint(0, 256, (count, 1 if t == 1 else 2, 8, 8), dtype=torch.uint8, generator=draw)
+            teacher = torch.randn(x[0].numel(), WIDTHS[t], generator=seeded(50 + t))
+            y = ((x.flatten(1).float() - 128) @ teacher).argmax(1)
+            parts.append(Tensors(x, y, Scale(t)))
+        made.append(Task(f"task {t}", WIDTHS[t], *parts))
+    return Stream("images", made)
+
+
+def fresh():
+    model = network(dtype=torch.float32)
+    return MultiHead(model.backbone, 6, WIDTHS, bias=True)
+
+
+MAKE = {"a-gem": lambda: AGEM(fresh(), memory_per_class=4, reference=9), "er": lambda: ER(fresh(), memory=25)}
+MOST = {"a-gem": 4 * sum(WIDTHS), "er": 25}
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_images_are_kept_as_the_stream_stores_them(name):
+    method, stream = MAKE[name](), images()
+    Trainer(method, stream, PLAN).run()
+    kept = method.samples_kept()
+    assert 20 <= len(kept) <= MOST[name]
+    assert {sample.task for sample in kept} == {0, 1, 2}
+    for sample in kept:
+        part = stream.tasks[sample.task].train
+        same = [bool(torch.equal(sample.x, x) and sample.y == y) for x, y in zip(part.inputs, part.labels, strict=True)]
+        assert sample.x.dtype == torch.uint8
+        assert sum(same) == 1
+    assert len({(sample.task, sample.x.numpy().tobytes()) for sample in kept}) == len(kept)  # each of them once
+    x, y, at = method.batch_of(kept)
+    ordered = sorted(kept, key=lambda sample: sample.task)
+    for row, label, t, sample in zip(x, y, at.tolist(), ordered, strict=True):
+        assert t == sample.task
+        assert label == sample.y
+        assert torch.equal(row, Scale(t)(sample.x[None])[0])
+    pixels = sum(sample.x.numel() for sample in kept)
+    assert pixels < method.bytes()["memory"] <= pixels + len(kept) * 16  # and labels and places, 8 bytes each
+
+
+class Cut(Exception):
+    pass
+
+
+class Storage:
+    """Keeps the newest of both kinds as copies, and interrupts at a given epoch of a given task."""
+
+    def __init__(self, at):
+        self.at, self.task, self.epoch = at, None, None
+
+    def save_task(self, task, tree):
+        self.task, self.epoch = copy.deepcopy(tree), None
+
+    def save_epoch(self, task, epoch, tree):
+        self.epoch = copy.deepcopy(tree)
+        if (task, epoch) == self.at:
+            self.at = None
+            raise Cut
+
+    def latest(self):
+        return None if self.task is None else copy.deepcopy((self.task, self.epoch))
+
+
+def same_samples(ours, theirs):
+    return len(ours) == len(theirs) and all(
+        a.task == b.task and torch.equal(a.x, b.x) and torch.equal(a.y, b.y) for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+@pytest.mark.parametrize("at", [(0, 1), (1, 1), (1, 2), (2, 3)])
+@pytest.mark.parametrize("name", MAKE)
+def test_a_run_that_goes_on_has_the_very_same_samples(name, at):
+    whole = MAKE[name]()
+    Trainer(whole, images(), PLAN).run()
+    storage = Storage(at)
+    with pytest.raises(Cut):
+        Trainer(MAKE[name](), images(), PLAN, storage).run()
+    resumed = MAKE[name]()
+    Trainer(resumed, images(), PLAN, storage).run()
+    assert same_samples(resumed.samples_kept(), whole.samples_kept())
+    for key, value in whole.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[key]), key
+
+
+def test_the_best_epoch_takes_no_samples_back():
+    method = ER(fresh(), memory=30, every_epoch=True)
+    losses, after = [], []
+
+    def observe(event):
+        if event["event"] == "epoch":
+            losses.append(event["validation_loss"])
+            after.append(list(method.samples_kept()))
+
+    Trainer(method, images(1), replace(PLAN, lr=0.5, epochs=4), None, (observe,)).run()
+    best = losses.index(min(losses))
+    assert best < 3
+    assert same_samples(method.samples_kept(), after[3])
+    assert not same_samples(after[best], after[3])
+    assert method.reservoir.seen == 4 * 40
+
+
+# In a loop of one's own.
+
+
+def own_loop(method, tasks, epochs=2, closure=False):
+    optimizer = torch.optim.SGD(method.model.parameters(), lr=0.1)
+    method.guard(optimizer)
+    for t, loader in enumerate(tasks):
+        method.begin_task(t)
+        for _ in range(epochs):
+            for batch in method.watch(loader):
+
+                def loss(batch=batch):
+                    optimizer.zero_grad()
+                    value = method.objective(batch)
+                    value.backward()
+                    return value
+
+                if closure:
+                    optimizer.step(loss)
+                else:
+                    loss()
+                    optimizer.step()
+        method.end_task()
+
+
+def batches(t, n=16, size=4):
+    (x, y), _ = mixed_batch([t] * n, t)
+    return list(zip(x.split(size), y.split(size), strict=True))
+
+
+@pytest.mark.parametrize("make", [AGEM, ER], ids=["a-gem", "er"])
+def test_in_a_loop_of_ones_own_samples_are_kept_as_they_come_once(make):
+    torch.manual_seed(0)
+    method, tasks = make(network()), [batches(0), batches(1)]
+    own_loop(method, tasks)
+    expected = [(x, t) for t, loader in enumerate(tasks) for xs, _ in loader for x in xs]
+    kept = method.samples_kept()
+    assert len(kept) == 32  # memory enough for all
+    for x, t in expected:
+        assert sum(sample.task == t and torch.equal(sample.x, x) for sample in kept) == 1
+
+
+@pytest.mark.parametrize("make", [AGEM, ER], ids=["a-gem", "er"])
+def test_a_step_is_the_same_with_and_without_a_closure(make):
+    found = []
+    for closure in (False, True):
+        torch.manual_seed(0)
+        method = make(network())
+        own_loop(method, [batches(0), batches(1)], closure=closure)
+        found.append(method.model.state_dict())
+    for key, value in found[0].items():
+        assert torch.equal(value, found[1][key]), key
+
+
+@pytest.mark.parametrize("make", [AGEM, ER], ids=["a-gem", "er"])
+def test_what_cannot_be_is_refused(make):
+    with pytest.raises(ValueError, match=r"\['backbone.3'\] would be one module.*MultiHead.*leave heads out"):
+        make(network(), heads=["backbone.3"])
+    method = make(network())
+    optimizer = torch.optim.SGD(method.model.backbone.parameters(), lr=0.1)
+    method.guard(optimizer)
+    method.begin_task(0)
+    method.objective(batches(0)[0]).backward()
+    with pytest.raises(ValueError, match=r"lacks \['heads.0.weight'.*one optimizer"):
+        optimizer.step()
+
+    method = make(network(), forward=lambda model, batch: model(batch["x"]), loss=lambda out, batch: out.sum())
+    optimizer = torch.optim.SGD(method.model.parameters(), lr=0.1)
+    method.guard(optimizer)
+    method.begin_task(0)
+    for batch in method.watch([{"x": batches(0)[0][0]}]):
+        method.objective(batch).backward()
+        with pytest.raises(TypeError, match="inputs and one of as many labels; got dict"):
+            optimizer.step()
+
+    method = make(network())
+    optimizer = torch.optim.SGD(method.model.parameters(), lr=0.1)
+    method.guard(optimizer)
+    method.begin_task(0)
+    method.objective(batches(0)[0]).backward()
+    with pytest.raises(RuntimeError, match=r"for batch in method\.watch"):
+        optimizer.step()
+
+
+def test_a_head_that_is_held_all_the_same_is_noticed():
+    class Holds(ER):
+        def begin_task(self, task, loader=None):
+            super().begin_task(task, loader)
+            self.model.heads[0].weight.requires_grad_(False)
+
+    with pytest.raises(AssertionError, match=r"\['heads.0.weight'\] do not train, though holds_heads = False"):
+        check_other_heads_are_untouched(Holds)
+
+
+def test_heads_of_earlier_tasks_train_on():
+    method = ER(network(), memory=50)
+    own_loop(method, [batches(0)])
+    before = method.model.heads[0].weight.detach().clone()
+    optimizer = torch.optim.SGD(method.model.parameters(), lr=0.1)
+    method.guard(optimizer)
+    method.begin_task(1)
+    assert all(parameter.requires_grad for parameter in method.model.parameters())
+    for batch in method.watch(batches(1)):
+        method.objective(batch).backward()
+        optimizer.step()
+    assert not torch.equal(before, method.model.heads[0].weight)
