@@ -269,6 +269,17 @@ def test_the_compensation_undoes_the_annealing():
     assert float(bound) == pytest.approx((math.cosh(50) + 1) / (math.cosh(6) + 1))
 
 
+def test_embeddings_are_cut_after_the_step():
+    method = HAT(mlp(norm=False), heads=["head"], c=100.0)
+    optimizer = optim.SGD(method.model.parameters(), lr=1.0)
+    method.guard(optimizer)
+    method.begin_task(0)
+    train(method, task_data(0, n=8), optimizer, epochs=1)
+    e = torch.cat([e.detach() for e in method.parameters()])
+    assert float(e.abs().max()) == 6.0
+    assert (e == -6).sum() > len(e) / 2
+
+
 def test_gradients_are_clipped_after_the_compensation():
     method = HAT(mlp(norm=False), heads=["head"], clip=1e-3)
     optimizer = optim.SGD(method.model.parameters(), lr=1.0)

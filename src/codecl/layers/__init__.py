@@ -7,7 +7,7 @@ from codecl.layers.mixing import Change, Mixing
 from codecl.layers.norms import register_norm
 from codecl.layers.projection import Projection
 from codecl.layers.table import LayerRow, LayerTable, UncoveredWeights, survey
-from codecl.layers.undisturbed import evaluating, untouched_randomness
+from codecl.layers.undisturbed import evaluating, in_mode, untouched_buffers, untouched_randomness
 from codecl.layers.weight import ProtectedWeight, Use, attach
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "call_with_first",
     "capture_moments",
     "evaluating",
+    "in_mode",
     "inputs_in",
     "kind_of",
     "listen",
@@ -35,5 +36,6 @@ __all__ = [
     "register_norm",
     "survey",
     "take",
+    "untouched_buffers",
     "untouched_randomness",
 ]

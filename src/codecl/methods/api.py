@@ -20,10 +20,8 @@ basis to retain that lacks the directions which no input showed, and early stopp
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -32,11 +30,21 @@ from torch import Tensor, nn
 
 from codecl.algebra import Moments, Subspace
 from codecl.algebra.dual import DualSubspace
-from codecl.layers import Change, Projection, ProtectedWeight, Use, capture_moments, take, untouched_randomness
+from codecl.layers import (
+    Change,
+    Projection,
+    ProtectedWeight,
+    Use,
+    capture_moments,
+    in_mode,
+    take,
+    untouched_buffers,
+    untouched_randomness,
+)
 from codecl.layers.expansion import Expansion, kernel_of
 from codecl.methods.gpm import GPM
 from codecl.methods.learning import unprojected
-from codecl.methods.settings import check
+from codecl.methods.settings import check, stream
 from codecl.methods.state import ForeignState, size
 
 
@@ -205,15 +213,20 @@ class API(GPM):
                 ratios[name].append(_ratio(weight.together(after), weight.together(before)))
             return gradients
 
-        with untouched_randomness(), torch.enable_grad(), unprojected(watched.values()), _training(self.model):
-            torch.manual_seed(self._stream("dropout"))
+        with (
+            untouched_randomness(),
+            in_mode(self.model, training=True),
+            torch.enable_grad(),
+            unprojected(watched.values()),
+        ):
+            torch.manual_seed(stream(self.seed, len(self.tasks), "dropout"))
             for _ in range(self.warm_up):
                 for batch in loader:
                     gradients = projected(batch)
                     with torch.no_grad():
                         for tensor, gradient in gradients.items():
                             tensor.sub_(gradient, alpha=self.warm_up_lr)
-            with _buffers_kept(self.model):
+            with untouched_buffers(self.model):
                 for batch in loader:
                     projected(batch)
         return {name: torch.stack(several).mean(0) for name, several in ratios.items()}
@@ -231,13 +244,9 @@ class API(GPM):
         Phi = torch.stack([_top(of_matrix, E) for of_matrix in norms]).to(like.device, like.dtype)
         V = torch.empty(g, o, E * math.prod(kernel_of(weight)), dtype=like.dtype)
         bound = (_width(weight) + V.shape[2]) ** -0.5
-        V.uniform_(-bound, bound, generator=torch.Generator().manual_seed(self._stream(weight.name)))
+        generator = torch.Generator().manual_seed(stream(self.seed, len(self.tasks), weight.name))
+        V.uniform_(-bound, bound, generator=generator)
         return Phi, V.to(like.device)
-
-    def _stream(self, name: str) -> int:
-        """The seed of a random stream of its own for each seed, task and use, so that nothing about it needs saving."""
-        digest = hashlib.sha256(f"{self.seed}/{len(self.tasks)}/{name}".encode()).digest()
-        return int.from_bytes(digest[:7])
 
     def _weight_of(self, use: Use) -> ProtectedWeight:
         return next(weight for weight in self.weights.values() if use in weight.uses)
@@ -271,26 +280,3 @@ def _top(norms: Moments, E: int) -> Tensor:
     """The leading ``E`` directions, ``[c, E]``; where there are fewer, filled up with others orthogonal to them."""
     U = norms.spectrum()[0][:, :E]
     return U if U.shape[1] == E else torch.cat([U, Subspace(U).complement().basis], dim=1)[:, :E]
-
-
-@contextmanager
-def _training(model: nn.Module) -> Iterator[None]:
-    """In training mode; every train/eval flag is the same afterwards."""
-    flags = [(module, module.training) for module in model.modules()]
-    try:
-        model.train()
-        yield
-    finally:
-        for module, training in flags:
-            module.training = training
-
-
-@contextmanager
-def _buffers_kept(model: nn.Module) -> Iterator[None]:
-    """Running statistics and other buffers are the same afterwards."""
-    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        for buffer, value in kept:
-            buffer.copy_(value)

@@ -16,7 +16,6 @@ has fewer than ``K``.
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar, Literal, Self
@@ -30,7 +29,7 @@ from codecl.layers import Change, Mixing, Projection, ProtectedWeight, Use, capt
 from codecl.layers.convolution import ConvolutionKind, patches
 from codecl.methods.adaptation import adapt_apertures
 from codecl.methods.method import Method
-from codecl.methods.settings import check, of_weight
+from codecl.methods.settings import check, of_weight, stream
 from codecl.methods.state import check_directions
 
 PAPER: dict[str, Any] = {
@@ -234,14 +233,10 @@ class CodeCL(Method):
             U[i, :, : columns.shape[1]] = columns
         M = torch.zeros(len(directions), K, K, dtype=like.dtype)
         if self.random_start:
-            M.uniform_(-(K**-0.5), K**-0.5, generator=self._generator(weight.name))
+            generator = torch.Generator().manual_seed(stream(self.seed, len(self.tasks), weight.name))
+            M.uniform_(-(K**-0.5), K**-0.5, generator=generator)
         hold = self.hold and not isinstance(weight.uses[0].kind, ConvolutionKind)
         return Mixing(U, M.to(like.device), self.replace, hold)
-
-    def _generator(self, name: str) -> torch.Generator:
-        """A random stream of its own for each seed, task and layer, so that nothing about it needs saving."""
-        digest = hashlib.sha256(f"{self.seed}/{len(self.tasks)}/{name}".encode()).digest()
-        return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
 
 
 def _ratio(shared: Conceptor, past: Conceptor) -> float:

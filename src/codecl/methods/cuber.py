@@ -27,7 +27,6 @@ import torch
 from torch import Tensor, nn
 
 from codecl.layers import Change, Projection
-from codecl.layers.projection import projected_weight
 from codecl.methods.settings import check
 from codecl.methods.state import ForeignState
 from codecl.methods.trgp import TRGP, Scaling
@@ -46,6 +45,8 @@ class Transfer(Scaling):
     ) -> None:
         super().__init__(tasks, bases, Q)
         self.in_R3, self.W_before = in_R3, W_before  # W_before: [g, o, d], empty once the task has been learned
+        self.open: dict[int, Tensor] = {}
+        """What a step can change of ``S_j``: ``(I − O Oᵀ) S_j``."""
 
     def gaining(self) -> list[tuple[int, Tensor]]:
         """The tasks in R3 and their ``S_j``."""
@@ -54,6 +55,23 @@ class Transfer(Scaling):
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"in_R3": self.in_R3.clone(), "W_before": self.W_before}
+
+
+class _Moved(torch.autograd.Function):
+    """``(W − W^{t−1}) S``, whose gradient reaches ``W`` projected: ``δ Sᵀ (I − O Oᵀ)``, at the price of ``S`` alone."""
+
+    @staticmethod
+    def forward(W: Tensor, W_before: Tensor, S: Tensor, S_open: Tensor) -> Tensor:
+        return (W - W_before) @ S
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[3])
+
+    @staticmethod
+    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor, None, None, None]:
+        (S_open,) = ctx.saved_tensors
+        return delta @ S_open.mT, None, None, None
 
 
 class CUBER(TRGP):
@@ -91,11 +109,10 @@ class CUBER(TRGP):
         """``λ Σ ‖(W − W^{t−1}) S_j S_jᵀ‖`` over the tasks that may gain; its gradient is projected as any other."""
         costs = []
         for name, change in self._transfers(self.changes).items():
-            weight = self.weights[name]
-            W = weight.matrices()
-            if weight.projection is not None and weight.learns_projected:
-                W = projected_weight(W, weight.projection)
-            costs += [torch.linalg.vector_norm((W - change.W_before) @ S) for _, S in change.gaining()]
+            W, held = self.weights[name].matrices(), self.weights[name].learns_projected
+            for j, S in change.gaining():
+                moved = _Moved.apply(W, change.W_before, S, change.open[j] if held else S)  # type: ignore[no-untyped-call]
+                costs.append(torch.linalg.vector_norm(moved))
         if not costs:
             return None
         _ = self.batch  # without watch() no epoch ends and no regime is tested, and this says so
@@ -189,7 +206,9 @@ class CUBER(TRGP):
                 columns = set[int]().union(*(chosen[i]["columns"].tolist() for chosen in held))
                 bases.append(B.basis[:, sorted(columns)])
             ones = [basis.new_ones(basis.shape[1]) for basis in bases]
-            self.weights[name].projection = Projection(bases, ones, [0] * len(bases), self.weights[name].parameter)
+            projection = Projection(bases, ones, [0] * len(bases), self.weights[name].parameter)
+            self.weights[name].projection = projection
+            change.open = {j: projection(S.mT).mT for j, S in change.gaining()}
 
     def _check_shape(self, name: str, what: str, value: Tensor) -> None:
         if value.shape != self.weights[name].shape:

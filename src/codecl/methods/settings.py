@@ -1,8 +1,9 @@
-"""Settings of a method: one message for all that cannot be, and values that differ from layer to layer."""
+"""Settings of a method: what cannot be, values that differ from layer to layer, and what a seed becomes."""
 
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 from collections.abc import Mapping
 
 ByWeight = float | Mapping[str, float]
@@ -30,3 +31,8 @@ def of_weight(setting: str, value: ByWeight, name: str) -> float:
 def values_of(value: ByWeight) -> list[float]:
     """All numbers in it."""
     return list(value.values()) if isinstance(value, Mapping) else [value]
+
+
+def stream(seed: int, task: int, name: str) -> int:
+    """The seed of a random stream of its own for each seed, task and use, so that nothing about it needs saving."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{task}/{name}".encode()).digest()[:7])
