@@ -14,7 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from codecl.algebra import Conceptor, Moments, Subspace
 from codecl.layers import LayerKind, Projection, UncoveredWeights, UnseenUse, register, register_norm
-from codecl.methods import API, CUBER, DFGP, GPM, OWM, SGP, TRGP, TRGPSD, CodeCL, Method, UnsafeOptimizer
+from codecl.methods import (
+    AGEM,
+    API,
+    CUBER,
+    DFGP,
+    ER,
+    EWC,
+    GPM,
+    HAT,
+    OWM,
+    SGP,
+    TRGP,
+    TRGPSD,
+    CodeCL,
+    Method,
+    Multitask,
+    UnsafeOptimizer,
+)
 from codecl.networks import MultiHead
 
 __version__ = "0.1.0"
@@ -33,10 +50,14 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "AGEM",
     "API",
     "CUBER",
     "DFGP",
+    "ER",
+    "EWC",
     "GPM",
+    "HAT",
     "OWM",
     "SGP",
     "TRGP",
@@ -47,6 +68,7 @@ __all__ = [
     "Method",
     "Moments",
     "MultiHead",
+    "Multitask",
     "Projection",
     "Subspace",
     "UncoveredWeights",

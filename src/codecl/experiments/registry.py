@@ -11,7 +11,7 @@ from torch import nn
 from codecl.experiments.benchmarks import cifar100, digits, five_datasets, miniimagenet, permuted_mnist
 from codecl.experiments.usage import UsageError
 from codecl.messages import unknown_name
-from codecl.methods import API, CUBER, DFGP, GPM, OWM, SGP, TRGP, TRGPSD, CodeCL, Method
+from codecl.methods import AGEM, API, CUBER, DFGP, ER, EWC, GPM, HAT, OWM, SGP, TRGP, TRGPSD, CodeCL, Method, Multitask
 from codecl.training.stream import Stream
 
 
@@ -31,9 +31,12 @@ class Benchmark:
 
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (CodeCL, GPM, SGP, TRGP, CUBER, TRGPSD, DFGP, API, OWM, Method)
+    method.name: method
+    for method in (
+        *(CodeCL, GPM, SGP, TRGP, CUBER, TRGPSD, DFGP, API, OWM),  # gradient projection
+        *(EWC, HAT, AGEM, ER, Multitask, Method),  # the other schools
+    )
 }
-
 
 SPLITS = {"split_seed": ("0", "run")}  # CODE-CL and SGP fix the seed of the validation split, GPM takes the run's
 

@@ -1,15 +1,37 @@
 """Methods, one paper per file. The base class, ``Method``, is plain fine-tuning."""
 
+from codecl.methods.a_gem import AGEM
 from codecl.methods.api import API
 from codecl.methods.code_cl import CodeCL
 from codecl.methods.cuber import CUBER
 from codecl.methods.dfgp import DFGP
+from codecl.methods.er import ER
+from codecl.methods.ewc import EWC
 from codecl.methods.gpm import GPM
 from codecl.methods.guard import UnsafeOptimizer
+from codecl.methods.hat import HAT
 from codecl.methods.method import Method
+from codecl.methods.multitask import Multitask
 from codecl.methods.owm import OWM
 from codecl.methods.sgp import SGP
 from codecl.methods.trgp import TRGP
 from codecl.methods.trgp_sd import TRGPSD
 
-__all__ = ["API", "CUBER", "DFGP", "GPM", "OWM", "SGP", "TRGP", "TRGPSD", "CodeCL", "Method", "UnsafeOptimizer"]
+__all__ = [
+    "AGEM",
+    "API",
+    "CUBER",
+    "DFGP",
+    "ER",
+    "EWC",
+    "GPM",
+    "HAT",
+    "OWM",
+    "SGP",
+    "TRGP",
+    "TRGPSD",
+    "CodeCL",
+    "Method",
+    "Multitask",
+    "UnsafeOptimizer",
+]

@@ -16,19 +16,17 @@ become one is where versions of EWC part:
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from codecl.layers import evaluating, inputs_in, untouched_randomness
+from codecl.layers import in_mode, inputs_in, untouched_buffers, untouched_randomness
 from codecl.methods.learning import Closure
 from codecl.methods.method import Method
-from codecl.methods.settings import check
+from codecl.methods.settings import check, stream
 from codecl.methods.state import ForeignState
 
 
@@ -150,9 +148,9 @@ class EWC(Method):
         F = {name: torch.zeros_like(p, dtype=_wide(p)) for name, p in self.shared.items()}
         learning = {name: p for name, p in self.shared.items() if p.requires_grad}
         N = 0
-        with evaluating(self.model), untouched_randomness(), _unmoved(self.model.buffers()), torch.enable_grad():
-            self.model.train(self.fisher_mode == "train")
-            torch.manual_seed(self._seed())
+        mode = in_mode(self.model, training=self.fisher_mode == "train")
+        with mode, untouched_randomness(), untouched_buffers(self.model), torch.enable_grad():
+            torch.manual_seed(stream(self.seed, len(self.tasks), "fisher"))
             for batch in rebatched(self.sample(loader), self.fisher_batch):
                 n = inputs_in(batch) or 1
                 g = torch.autograd.grad(self.objective(batch), list(learning.values()), allow_unused=True)
@@ -161,10 +159,6 @@ class EWC(Method):
                         F[name] += n * of_name.to(F[name].dtype) ** 2
                 N += n
         return {name: value / N for name, value in F.items()}
-
-    def _seed(self) -> int:
-        """Another random stream for each seed and task, so that nothing about it needs saving."""
-        return int.from_bytes(hashlib.sha256(f"{self.seed}/{len(self.tasks)}/fisher".encode()).digest()[:7])
 
 
 def _wide(parameter: Tensor) -> torch.dtype:
@@ -202,14 +196,3 @@ def _map(function: Any, *batches: Any) -> Any:
         made = [_map(function, *parts) for parts in zip(*batches, strict=True)]
         return tuple(made) if isinstance(first, tuple) else made
     return first
-
-
-@contextmanager
-def _unmoved(buffers: Iterable[Tensor]) -> Iterator[None]:
-    """Running statistics are the same afterwards."""
-    kept = [(buffer, buffer.clone()) for buffer in buffers]
-    try:
-        yield
-    finally:
-        for buffer, value in kept:
-            buffer.copy_(value)

@@ -110,8 +110,8 @@ class Guard:
 
     def _modes(self) -> dict[nn.Parameter, Project]:
         """What is projected for each guarded weight, by what its group says now."""
-        if self.project is not None:
-            return dict.fromkeys(self.weights, self.project)
+        if self.project is not None or not self.weights:
+            return dict.fromkeys(self.weights, self.project or "gradient")
         if type(self.optimizer) in ADAPTIVE:
             return dict.fromkeys(self.weights, "both")
         if type(self.optimizer) is not optim.SGD:

@@ -20,7 +20,6 @@ old outputs, so that units before it are masked where they arise as well; what c
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -34,7 +33,7 @@ from codecl.layers.gates import Gates
 from codecl.layers.table import Policy
 from codecl.methods.learning import Closure
 from codecl.methods.method import Method, Task
-from codecl.methods.settings import check
+from codecl.methods.settings import check, stream
 from codecl.methods.state import ForeignState, size
 
 LARGEST = 6.0
@@ -215,8 +214,7 @@ class HAT(Method):
 
     def _start(self, group: str, n: int) -> nn.Parameter:
         """Normal numbers from a stream of their own for each seed, task and group, so that nothing needs saving."""
-        digest = hashlib.sha256(f"{self.seed}/{len(self.tasks)}/{group}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
+        generator = torch.Generator().manual_seed(stream(self.seed, len(self.tasks), group))
         return nn.Parameter(torch.randn(n, generator=generator).to(self._like(group)))
 
     def _like(self, group: str) -> Tensor:
