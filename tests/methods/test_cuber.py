@@ -187,8 +187,9 @@ def demote(method, names=(FIRST, SECOND)):
         pass
 
 
-def test_the_cost_of_change_and_its_gradient():
-    method, _ = gaining(strength=0.7)
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1], ids=["gradient projected", "update projected"])
+def test_the_cost_of_change_and_its_gradient(weight_decay):
+    method, _ = gaining(strength=0.7, weight_decay=weight_decay)
     S = {name: own_bases(method, 0, name)[0] for name in (FIRST, SECOND)}
     W = {name: method.model.get_parameter(name) for name in S}
     before = {name: value.detach().clone() for name, value in W.items()}
@@ -213,7 +214,7 @@ def test_the_cost_of_change_and_its_gradient():
     method._project_out(method.changes)
     G = torch.autograd.grad(method.penalty(), W[FIRST])[0]
     D = moved[FIRST] / moved[FIRST].norm()
-    assert_close(G, 0.7 * (D - D @ O @ O.mT), atol=1e-12, rtol=0)
+    assert_close(G, 0.7 * (D if weight_decay else D - D @ O @ O.mT), atol=1e-12, rtol=0)
     watched.close()
 
 
@@ -427,7 +428,7 @@ def test_bytes_by_hand(dtype, size):
     gradients = 3 * size * sum(method.model.get_parameter(name).numel() for name in (FIRST, SECOND))
     assert method.bytes() == {"memory": 8 * numbers_in_memory(method) + gradients + own, "per_task": own // 3}
     assert any(change.gaining() for change in method._changes[2].values())
-    assert all(change.W_before.numel() == 0 for of in method._changes for change in of.values())
+    assert all(change.W_before.numel() == 0 and not change.open for of in method._changes for change in of.values())
     state = method.state_dict()
     for tensor in tensors_in([state["memory"], state["changes"]]):  # a slice would be saved with all it was cut from
         assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()

@@ -137,7 +137,7 @@ class CUBER(TRGP):
         batches = self.sample(loader)
         self.past_gradients.append(self.gradients(batches))
         for change in self._transfers(self.changes).values():
-            change.W_before = change.W_before[:0].clone()  # a view would keep all of it
+            change.W_before, change.open = change.W_before[:0].clone(), {}  # a view would keep all of it
         super().remember(batches)
 
     def memory_state(self) -> Any:
