@@ -69,6 +69,13 @@ class Moments:
         assert self.gram is not None
         return self.gram.diagonal().sum()
 
+    @property
+    def largest(self) -> float:
+        """The largest singular value of the rows."""
+        if self.root is not None:
+            return float(torch.linalg.matrix_norm(self.root.to(WORKING_DTYPE), 2))
+        return float(torch.linalg.eigvalsh(self._as_gram())[-1].clamp(min=0).sqrt())
+
     def __add__(self, other: Moments) -> Moments:
         if not isinstance(other, Moments):
             return NotImplemented

@@ -66,8 +66,9 @@ class Subspace:
         total = moments.total
         if float(total) == 0:
             return self
-        U, sigma = self.residual(moments)
-        held = 1 - moments.without(self.basis).total / total
+        outside = moments.without(self.basis)
+        U, sigma = outside.spectrum(reference=moments.largest)
+        held = 1 - outside.total / total
         shares = held + sigma.square().cumsum(0) / total
         if rule == "reach":  # the share before each direction is added
             shares = torch.cat([held.reshape(1), shares])[:-1]
@@ -75,8 +76,7 @@ class Subspace:
 
     def residual(self, moments: Moments) -> tuple[Tensor, Tensor]:
         """The directions ``U: [d, k]`` of the rows outside this subspace, and their singular values, descending."""
-        largest = float(moments.spectrum()[1][0]) if float(moments.total) > 0 else None
-        return moments.without(self.basis).spectrum(reference=largest)
+        return moments.without(self.basis).spectrum(reference=moments.largest)
 
     def extend(self, columns: Tensor) -> Subspace:
         """This subspace and nearly orthonormal ``columns`` beside it, made orthonormal in their order."""

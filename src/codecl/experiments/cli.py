@@ -18,7 +18,7 @@ from codecl.experiments import data_command, listings
 from codecl.experiments.data.sources import find_root
 from codecl.experiments.progress import ShowProgress, duration, print_json, size
 from codecl.experiments.recipe import Recipe, make_recipe, parse_change, read_recipe, setting_defaults
-from codecl.experiments.registry import EMBEDDED, find_benchmark, find_method
+from codecl.experiments.registry import EMBEDDED, find_benchmark, find_method, title
 from codecl.experiments.run import run
 from codecl.experiments.rundir import RunDirectory
 from codecl.experiments.trackers import TRACKERS, check_tracker
@@ -313,7 +313,8 @@ def _summary(result: dict[str, Any], path: Path) -> str:
     bwt = "–" if result["bwt"] is None else f"{result['bwt']:+.2f}"
     seconds = {name: duration(value) for name, value in result["seconds"].items()}
     return (
-        f"{result['method']} on {result['benchmark']}, seed {result['seed']}: ACC {result['acc']:.2f} %, BWT {bwt} %\n"
+        f"{title(result['method'])} on {result['benchmark']}, seed {result['seed']}: "
+        f"ACC {result['acc']:.2f} %, BWT {bwt} %\n"
         f"training {seconds['train']}, between tasks {seconds['between_tasks']}, evaluation {seconds['evaluate']}; "
         f"memory {size(result['bytes']['memory'])}\n"
         f"{path}/result.json, log.jsonl, recipe.toml, final.ckpt"

@@ -19,6 +19,7 @@ from typing import Any
 
 from codecl.experiments.progress import duration, size, table
 from codecl.experiments.recipe import Recipe
+from codecl.experiments.registry import title
 from codecl.experiments.run import make_trainer
 from codecl.experiments.rundir import RunDirectory
 from codecl.experiments.usage import UsageError
@@ -116,7 +117,7 @@ def comparison(results: Sequence[Tree], baseline: str = "gpm") -> str:
         transfers = [metrics.fwt(r["accuracy"], base[r["seed"]]["accuracy"]) for r in comparable]
         rows.append(
             [
-                method,
+                title(method),
                 _spread([r["acc"] for r in of]),
                 _spread([r["bwt"] for r in of if r["bwt"] is not None]),
                 *([_spread(transfers)] if base else []),

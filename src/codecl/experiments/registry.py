@@ -94,6 +94,12 @@ def find_method(name: str) -> type[Method]:
     return METHODS[name]
 
 
+def title(name: str) -> str:
+    """How tables call a method: by its name, and what its label adds."""
+    label = METHODS[name].label if name in METHODS else ""
+    return f"{name} ({label})" if label else name
+
+
 def find_benchmark(name: str) -> Benchmark:
     if name not in BENCHMARKS:
         raise UsageError(unknown_name("benchmark", name, BENCHMARKS))

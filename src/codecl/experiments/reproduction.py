@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from codecl.experiments.registry import BENCHMARKS
+from codecl.experiments.registry import BENCHMARKS, title
 from codecl.training import metrics
 
 Tree = dict[str, Any]
@@ -43,7 +43,16 @@ def table(results: Sequence[Tree], published: Tree) -> str:
         paper = published.get(first["benchmark"], {}).get(first["method"], {})
         seeds = ", ".join(str(seed) for seed in sorted(r["seed"] for r in of))
         acc, bwt = _spread([r["acc"] for r in of]), _spread([r["bwt"] for r in of if r["bwt"] is not None])
-        cells = [first["benchmark"], first["method"], first["preset"], _budget(first), first["data"], seeds, acc, bwt]
+        cells = [
+            first["benchmark"],
+            title(first["method"]),
+            first["preset"],
+            _budget(first),
+            first["data"],
+            seeds,
+            acc,
+            bwt,
+        ]
         lines.append(f"| {' | '.join([*cells, _printed(paper.get('acc')), _printed(paper.get('bwt'))])} |")
     return "\n".join(lines)
 

@@ -68,6 +68,14 @@ class LayerTable:
     def of_role(self, *roles: str) -> list[LayerRow]:
         return [row for row in self.rows if row.role in roles]
 
+    def check_still_frozen(self) -> None:
+        """What did not train when the table was made has no protection, and must not begin to."""
+        if thawed := [row.name for row in self.of_role("frozen") if row.parameter.requires_grad]:
+            raise RuntimeError(
+                f"{thawed} did not train when the method was attached, so nothing protects them; now they would. "
+                "Turn requires_grad off again, or attach a new method with it on."
+            )
+
     def __str__(self) -> str:
         head = ("weight", "layer", "shape", "role", "note")
         lines = [

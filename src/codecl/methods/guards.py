@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -20,6 +21,7 @@ class Guards:
     def __init__(self, weights: Mapping[str, ProtectedWeight], learning: Learning) -> None:
         self._weights, self._learning = weights, learning
         self._in_force: list[Guard] = []
+        self._versions: dict[nn.Parameter, int] = {}
         self._replaced: weakref.WeakSet[Guard] = weakref.WeakSet()  # they live as long as their optimizers
 
     def add(self, optimizer: optim.Optimizer, project: Project | None) -> Guard:
@@ -39,6 +41,19 @@ class Guards:
     def stepped(self) -> bool:
         """Whether any optimizer stepped since the last ``join``."""
         return any(guard.steps for guard in self._in_force)
+
+    def note_versions(self) -> None:
+        """From here on, a weight that changes was trained."""
+        self._versions = {weight.parameter: weight.parameter._version for weight in self._weights.values()}
+
+    def warn_if_left_out(self, task: object) -> None:
+        """Weights were trained, and no guarded optimizer did it."""
+        if not self.stepped and any(parameter._version != was for parameter, was in self._versions.items()):
+            warnings.warn(
+                f"task {task!r} was trained by an optimizer that is not guarded: Adam or weight decay would "
+                "have moved old outputs. Call method.guard(optimizer) for every optimizer.",
+                stacklevel=4,
+            )
 
     def join(self, extras: Extras, frozen: list[nn.Parameter]) -> None:
         for guard in self._in_force:

@@ -110,6 +110,13 @@ class Learning:
     def after_step(self) -> None:
         """The optimizer has stepped."""
 
+    def kept_state(self) -> Any:
+        """What changes while a task is learned and goes on whichever epoch is the best: samples kept for replay."""
+        return None
+
+    def load_kept(self, state: Any) -> None:
+        """The inverse of ``kept_state``."""
+
     def end_epoch(self) -> None:
         """All batches of a watched loader have been learned from; ``self.batch`` is still the last."""
 

@@ -13,7 +13,6 @@ and those of ``learning.py``, for what happens within a step.
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -53,6 +52,8 @@ class Method(Learning):
     """
 
     name: ClassVar[str] = "finetune"
+    label: ClassVar[str] = ""
+    """What every table says beside the name."""
     protects: ClassVar[bool] = False
     plain_first_task: ClassVar[bool] = True
     """Whether the first task is learned exactly as fine-tuning would learn it."""
@@ -108,21 +109,23 @@ class Method(Learning):
             raise ValueError(
                 f"task {task!r} has been learned already, of {self.tasks}: give the new task a name of its own."
             )
-        self._check_still_frozen()
+        if self.protects:
+            self.layers.check_still_frozen()
         self._take_in_head(len(self.tasks))
         self._changes.append(self.prepare(loader) if self.tasks or not self.plain_first_task else {})
         self.tasks.append(task)
         self._learning = True
         self._show(len(self.tasks) - 1)
         self._guards.join(self._extras(), self._unprojected.frozen)
-        self._note_versions()
+        self._guards.note_versions()
 
     def end_task(self, loader: Iterable[Any] | None = None) -> None:
         """``task`` has been learned: its inputs are part of the past now. ``loader`` yields its training batches."""
         self._check_attached()
         if not self._learning:
             raise RuntimeError("no task is being learned: call begin_task(task, loader) first.")
-        self._warn_if_unguarded()
+        if len(self.tasks) > 1:
+            self._guards.warn_if_left_out(self.tasks[-1])
         self.remember(loader)
         self._unprojected.store()
         for parameter in self.parameters():
@@ -201,7 +204,7 @@ class Method(Learning):
         self._unprojected.thaw()
         self._unprojected.freeze()
         self._show(len(self.tasks) - 1 if self.tasks else None)
-        self._note_versions()
+        self._guards.note_versions()
         self._guards.join(self._extras(), self._unprojected.frozen)
 
     def learning_state(self) -> list[Tensor]:
@@ -213,14 +216,7 @@ class Method(Learning):
         with torch.no_grad():
             for parameter, value in zip(self.parameters(), state, strict=True):
                 parameter.copy_(value)
-        self._note_versions()
-
-    def kept_state(self) -> Any:
-        """What changes while a task is learned and goes on whichever epoch is the best: samples kept for replay."""
-        return None
-
-    def load_kept(self, state: Any) -> None:
-        """The inverse of ``kept_state``."""
+        self._guards.note_versions()
 
     def bytes(self) -> dict[str, int]:
         """What the method stores: ``memory``, all of it, and ``per_task``, what a further task adds on average."""
@@ -341,24 +337,3 @@ class Method(Learning):
     def _check_attached(self) -> None:
         if not self._attached:
             raise RuntimeError("this method was detached from its model: attach a new one.")
-
-    def _check_still_frozen(self) -> None:
-        thawed = [row.name for row in self.layers.of_role("frozen") if row.parameter.requires_grad]
-        if thawed and self.protects:
-            raise RuntimeError(
-                f"{thawed} did not train when the method was attached, so nothing protects them; now they would. "
-                "Turn requires_grad off again, or attach a new method with it on."
-            )
-
-    def _note_versions(self) -> None:
-        """From here on, a weight that changes was trained."""
-        self._versions = {name: weight.parameter._version for name, weight in self.weights.items()}
-
-    def _warn_if_unguarded(self) -> None:
-        learned = any(weight.parameter._version != self._versions[name] for name, weight in self.weights.items())
-        if len(self.tasks) > 1 and learned and not self._guards.stepped:
-            warnings.warn(
-                f"task {self.tasks[-1]!r} was trained by an optimizer that is not guarded: Adam or weight decay would "
-                "have moved old outputs. Call method.guard(optimizer) for every optimizer.",
-                stacklevel=3,
-            )

@@ -38,7 +38,7 @@ class TRGPSD(TRGP):
     """
 
     name: ClassVar[str] = "trgp-sd"
-    label: ClassVar[str] = "TRGP + SD-style"
+    label: ClassVar[str] = "SD-style"
 
     def __init__(self, model: nn.Module, *, tolerance: float = 0.1, plasticity: float = 0.9, **settings: Any) -> None:
         check(0 < tolerance < 1, "tolerance", tolerance, "1 − cos θ in (0, 1)")
