@@ -40,8 +40,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## compare fine-tuning and CODE-CL on the embedded benchmark
-	@$(BIN)/codecl compare --methods finetune,code-cl --jobs 2 --out runs/demo $(ARGS)
+demo: $(STAMP) ## compare fine-tuning, GPM and CODE-CL on the embedded benchmark
+	@$(BIN)/codecl compare --methods finetune,gpm,code-cl --jobs 2 --out runs/demo $(ARGS)
 
 # One thread for each worker: several workers with a thread for every core each are slower than one.
 test: $(STAMP) ## run the tests (WORKERS=2, ARGS=...)
