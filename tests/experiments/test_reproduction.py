@@ -57,3 +57,24 @@ def test_another_budget_is_another_row_and_does_not_count_as_run(tmp_path):
 def test_the_committed_page_is_what_the_committed_records_give():
     root = Path(__file__).parents[2]
     assert (root / "REPRODUCTION.md").read_text() == page(root / "results")
+
+
+def test_a_changed_setting_is_named(tmp_path):
+    record(tmp_path, 0, 60.0, 0.0, settings={"aperture": 2.0, "free_dims": 80})
+    assert "| split-cifar100 | code-cl, aperture = 2.0 | paper |" in page(tmp_path)
+
+
+def test_a_schedule_cut_by_hand_is_not_the_protocol_of_the_paper(tmp_path):
+    record(tmp_path, 0, 60.0, 0.0, training={"epochs": 6, "lr": 0.01})
+    (line,) = [line for line in page(tmp_path).splitlines() if line.startswith("- **split-cifar100**")]
+    assert line.split(": ")[1].split(", ")[-1] == "code-cl"
+
+
+def test_notes_are_taken_over(tmp_path):
+    (tmp_path / "notes.md").write_text("## Notes\n\nSomething was found out.\n")
+    assert "\n## Notes\n\nSomething was found out.\n\n## Not run yet" in page(tmp_path)
+
+
+def test_sd_style_results_say_so(tmp_path):
+    record(tmp_path, 0, 60.0, 0.0, method="trgp-sd")
+    assert "| trgp-sd (SD-style) |" in page(tmp_path)

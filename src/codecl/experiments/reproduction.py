@@ -2,7 +2,8 @@
 
     python -m codecl.experiments.reproduction results REPRODUCTION.md
 
-writes it from the ``result.json`` files below ``results``; no number in it is typed by hand.
+writes it from the ``result.json`` files below ``results``; no number in the tables is typed by hand. What was found out
+about them stands in ``results/notes.md`` and is taken over.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from codecl.experiments.registry import BENCHMARKS, title
+from codecl.experiments.recipe import Recipe, make_recipe
+from codecl.experiments.registry import BENCHMARKS, METHODS, title
 from codecl.training import metrics
 
 Tree = dict[str, Any]
@@ -43,23 +45,15 @@ def table(results: Sequence[Tree], published: Tree) -> str:
         paper = published.get(first["benchmark"], {}).get(first["method"], {})
         seeds = ", ".join(str(seed) for seed in sorted(r["seed"] for r in of))
         acc, bwt = _spread([r["acc"] for r in of]), _spread([r["bwt"] for r in of if r["bwt"] is not None])
-        cells = [
-            first["benchmark"],
-            title(first["method"]),
-            first["preset"],
-            _budget(first),
-            first["data"],
-            seeds,
-            acc,
-            bwt,
-        ]
+        who = [first["benchmark"], ", ".join([title(first["method"]), *_changed(first)]), first["preset"]]
+        cells = [*who, _budget(first), first["data"], seeds, acc, bwt]
         lines.append(f"| {' | '.join([*cells, _printed(paper.get('acc')), _printed(paper.get('bwt'))])} |")
     return "\n".join(lines)
 
 
 def missing(results: Sequence[Tree], published: Tree) -> str:
     """What the paper reports and no record shows for all tasks without a cut schedule."""
-    run = {(r["benchmark"], r["method"]) for r in results if not r["quick"] and r["tasks"] == _tasks(r["benchmark"])}
+    run = {(r["benchmark"], r["method"]) for r in results if _is_whole(r)}
     lines = []
     for benchmark, methods in published.items():
         absent = [method for method in methods if (benchmark, method) not in run]
@@ -73,7 +67,9 @@ def page(folder: Path) -> str:
     results = [json.loads(path.read_text()) for path in sorted(folder.rglob("result.json"))]
     published = tomllib.loads((resources.files("codecl.experiments") / "published.toml").read_text())
     gaps = missing(results, published)
-    return f"{HEAD}\n{table(results, published)}\n\n## Not run yet with the protocol of the paper\n\n{gaps}\n"
+    notes = folder / "notes.md"
+    found = f"\n{notes.read_text()}" if notes.exists() else ""
+    return f"{HEAD}\n{table(results, published)}\n{found}\n## Not run yet with the protocol of the paper\n\n{gaps}\n"
 
 
 def _key(result: Tree) -> tuple[Any, ...]:
@@ -92,6 +88,27 @@ def _place(result: Tree) -> int:
 
 def _tasks(benchmark: str) -> int | None:
     return BENCHMARKS[benchmark].tasks if benchmark in BENCHMARKS else None
+
+
+def _recipe(result: Tree) -> Recipe | None:
+    """What the recipe files say for this run; nothing for a method or benchmark of somebody's own."""
+    if result["method"] not in METHODS or result["benchmark"] not in BENCHMARKS:
+        return None
+    return make_recipe({key: result[key] for key in ("method", "benchmark", "preset")}, {})
+
+
+def _is_whole(result: Tree) -> bool:
+    """All tasks, and no schedule cut short."""
+    recipe = _recipe(result)
+    enough = recipe is None or result["training"]["epochs"] >= recipe.training["epochs"]
+    return not result["quick"] and result["tasks"] == _tasks(result["benchmark"]) and enough
+
+
+def _changed(result: Tree) -> list[str]:
+    """The settings in which a run departs from its recipe file."""
+    recipe = _recipe(result)
+    known = {} if recipe is None else json.loads(json.dumps(dict(recipe.settings)))
+    return [f"{k} = {v}" for k, v in result["settings"].items() if k in known and known[k] != v]
 
 
 def _budget(result: Tree) -> str:
