@@ -8,7 +8,8 @@ from codecl.experiments.cli import main
 
 
 def test_the_memory_table_of_the_paper_for_one_layer(capsys):
-    assert main("memory --inputs 100 --outputs 50 --tasks 4 --directions 10 --free 5".split()) == 0
+    arguments = "--inputs 100 --outputs 50 --tasks 4 --directions 10 --free 5"
+    assert main(["memory", *arguments.split()]) == 0
     printed = capsys.readouterr().out
     cells = {line.split()[0]: re.split(r" {2,}", line.strip())[1:] for line in printed.splitlines()[3:-1]}
     assert cells["gpm"] == ["O(N²)", "8Nr", "32 kB"]  # 8 · 100 · 40
