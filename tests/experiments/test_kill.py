@@ -158,12 +158,15 @@ def test_python_m_codecl_killed_in_the_first_second_and_while_a_checkpoint_is_wr
 
 
 def test_ctrl_c_says_that_the_same_command_goes_on(whole, launcher, tmp_path):
-    path = tmp_path / "run"
-    process = launcher.start("run", *RECIPE, "--out", path)
-    while done(path) < 2:
-        time.sleep(0.001)
-    process.kill(signal.SIGINT)
-    assert process.wait() == 130
+    for attempt in range(10):  # on a busy machine the run may end before it is interrupted
+        path = tmp_path / f"run{attempt}"
+        process = launcher.start("run", *RECIPE, "--out", path)
+        while done(path) < 2:
+            time.sleep(0.001)
+        process.kill(signal.SIGINT)
+        if (code := process.wait()) != 0:
+            break
+    assert code == 130
     said = "codecl: stopped. What was computed is kept; the same command again goes on.\n"
     assert process.err.read_text() == said
     assert "epoch 2/3" in process.out.read_text()

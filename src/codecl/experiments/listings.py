@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from codecl.experiments.progress import size, table
 from codecl.experiments.recipe import setting_defaults
-from codecl.experiments.registry import BENCHMARKS, METHODS, title
+from codecl.experiments.registry import BENCHMARKS, METHODS
 from codecl.experiments.usage import UsageError
 from codecl.methods.footprint import FOOTPRINTS, Layer
 
@@ -15,7 +15,8 @@ def methods() -> str:
     for name, method in METHODS.items():
         summary = (method.__doc__ or "").strip().splitlines()[0]
         settings = ", ".join(f"{key}={value}" for key, value in setting_defaults(method).items())
-        lines += [title(name), f"    {summary}", f"    {settings}"]
+        label = f" ({method.label})" if method.label else ""
+        lines += [name, f"    {summary}{label}", f"    {settings}"]
     return "\n".join(lines)
 
 
