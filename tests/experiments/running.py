@@ -118,6 +118,7 @@ def serve():
 
 def become(request):
     """Be the command that was asked for."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background inherits it ignored
     code = 99
     try:
         for stream, name in ((1, "out"), (2, "err")):
