@@ -72,7 +72,8 @@ def page(folder: Path) -> str:
     gaps = missing(results, published)
     notes = folder / "notes.md"
     found = f"\n{notes.read_text()}" if notes.exists() else ""
-    return f"{HEAD}\n{table(results, published)}\n{found}\n## Not run yet with the protocol of the paper\n\n{WHY}\n{gaps}\n"
+    rest = f"## Not run yet with the protocol of the paper\n\n{WHY}\n{gaps}\n"
+    return f"{HEAD}\n{table(results, published)}\n{found}\n{rest}"
 
 
 def _key(result: Tree) -> tuple[Any, ...]:
