@@ -40,7 +40,7 @@ def redrawn(module: nn.Module, seed: int = 0, dtype: torch.dtype = torch.float64
 def attached(model: nn.Module, **settings: Any) -> Iterator[dict[str, ProtectedWeight]]:
     """The protected weights of ``model``, which runs on their forwards inside."""
     weights = survey(model, **settings).protected
-    take_back = attach(weights)
+    take_back = attach(model, weights)
     try:
         yield weights
     finally:

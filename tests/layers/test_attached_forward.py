@@ -426,6 +426,6 @@ def test_a_model_is_attached_to_once():
     with attached(model):
         for again in (model, copy.deepcopy(model)):
             with pytest.raises(RuntimeError, match=r"another method is attached.*'0'.*detach\(\)"):
-                attach(survey(again).protected)
+                attach(again, survey(again).protected)
     with attached(model) as weights:
         assert list(weights) == ["0.weight"]

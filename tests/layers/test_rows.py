@@ -108,4 +108,4 @@ def test_dispatch_follows_subclasses():
     assert isinstance(kind_of(Own(1, 1, 1)), ConvolutionKind)
     assert type(kind_of(nn.modules.linear.NonDynamicallyQuantizableLinear(2, 2))) is type(kind_of(nn.Linear(2, 2)))
     assert kind_of(nn.ConvTranspose2d(1, 1, 1)) is None
-    assert kind_of(nn.Embedding(2, 2)) is None
+    assert kind_of(nn.EmbeddingBag(2, 2)) is None

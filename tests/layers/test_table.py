@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from codecl import CodeCL, Method, UncoveredWeights
-from codecl.layers import refuse, survey
+from codecl.layers import kinds, refuse, register_added, survey
 
 from .cases import normal, redrawn
 
@@ -120,7 +120,6 @@ def test_an_unknown_policy_is_refused(argument):
 
 UNCOVERED = {
     "lstm": nn.LSTM(3, 3),
-    "embedding": nn.Embedding(5, 3),
     "transposed": nn.ConvTranspose2d(2, 2, 3),
     "bilinear": nn.Bilinear(2, 2, 2),
     "prelu": nn.PReLU(),
@@ -136,8 +135,8 @@ def test_a_weight_of_an_unknown_layer_stops_construction(layer):
     message = str(error.value)
     assert f"'other.{first}' ({type(layer).__name__}): no layer kind is registered" in message
     assert f"{len(list(layer.parameters()))} trainable weights would be left unprotected" in message
-    assert "Conv1d, Conv2d, Conv3d, Linear" in message
-    for remedy in ("register(", "heads=[", f"skip=['other.{first}'", "requires_grad_(False)"):
+    assert "Conv1d, Conv2d, Conv3d, Embedding, Linear, MultiheadAttention" in message
+    for remedy in ("register(", "added=[", "heads=[", f"skip=['other.{first}'", "requires_grad_(False)"):
         assert remedy in message
     assert "forward" not in vars(model["fc"])  # nothing was attached
     layer.requires_grad_(False)
@@ -165,36 +164,60 @@ def test_a_parametrized_weight_is_uncovered():
     assert survey(model, skip=["0"])["1.weight"].role == "protected"
 
 
+def test_a_loose_parameter_that_is_only_added_follows_the_bias_policy():
+    model = Net()
+    model.shift = nn.Parameter(torch.ones(3))
+    row = survey(model, added=["shift"], bias="per-task")["shift"]
+    assert (row.role, row.note) == ("bias", "named in added; per-task: a copy for every task")
+    with pytest.raises(ValueError, match=r"added: there is no module or parameter 'shfit'.*'shift'"):
+        survey(model, added=["shfit"])
+
+
+class Positions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token, self.scale = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.ones(3))
+
+
+def test_a_type_may_say_which_of_its_parameters_are_added(monkeypatch):
+    monkeypatch.setattr(kinds, "_KINDS", dict(kinds._KINDS))
+    register_added(Positions, "token")
+    with pytest.raises(UncoveredWeights, match=r"'1.scale' \(Positions\): no layer kind is registered") as error:
+        survey(nn.Sequential(nn.Linear(3, 3), Positions()))
+    assert "'1.token'" not in str(error.value).split("skip=")[0]
+    assert "Positions" not in str(error.value).split("Protected layer types")[1]
+
+
+def test_a_weight_without_values_is_refused():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(3, 3))
+    with pytest.raises(UncoveredWeights, match=r"'0.weight' \(Linear\): on the meta device: it has no values yet"):
+        CodeCL(model)
+
+
 ATTENTION = {
-    "MultiheadAttention": (nn.MultiheadAttention(4, 2), "never pass through a module call"),
-    "TransformerEncoderLayer": (nn.TransformerEncoderLayer(4, 2, 4), "fused evaluation path"),
-    "TransformerDecoderLayer": (nn.TransformerDecoderLayer(4, 2, 4), "never pass through a module call"),
+    "MultiheadAttention": (nn.MultiheadAttention(4, 2), 2),
+    "TransformerEncoderLayer": (nn.TransformerEncoderLayer(4, 2, 4), 4),
+    "TransformerDecoderLayer": (nn.TransformerDecoderLayer(4, 2, 4), 6),
+    "separate": (nn.MultiheadAttention(4, 2, kdim=3, vdim=5, add_bias_kv=True), 4),
 }
 
 
 @pytest.mark.parametrize("name", ATTENTION)
-def test_attention_is_refused_by_name(name):
-    layer, reason = ATTENTION[name]
-    model = nn.ModuleDict({"fc": nn.Linear(4, 4), "attn": layer})
-    with pytest.raises(UncoveredWeights) as error:
-        CodeCL(model)
-    assert reason in str(error.value)
-    assert "MultiheadAttention" in str(error.value) or "TransformerEncoderLayer" in str(error.value)
-    assert "'fc.weight'" not in str(error.value)
-    assert survey(model, skip=["attn"])["fc.weight"].role == "protected"
+def test_all_weights_of_attention_are_protected(name):
+    layer, count = ATTENTION[name]
+    table = survey(nn.ModuleDict({"attn": layer}))
+    assert len(table.protected) == count
+    assert {row.role for row in table} <= {"protected", "bias", "norm"}
 
 
-def test_what_is_inside_a_refused_module_is_refused_too():
+def test_the_output_projection_belongs_to_the_attention_that_uses_it():
     """``out_proj`` is a Linear layer that is never called."""
-    model = nn.ModuleDict({"layer": nn.TransformerEncoderLayer(4, 2, 4)})
-    with pytest.raises(UncoveredWeights) as error:
-        CodeCL(model)
-    for inner in ("self_attn.in_proj_weight", "self_attn.out_proj.weight", "linear1.weight", "norm1.weight"):
-        assert f"'layer.{inner}'" in str(error.value)
-    assert str(error.value).count("'layer' is TransformerEncoderLayer") == 10
-    with pytest.raises(UncoveredWeights) as error:
-        CodeCL(nn.MultiheadAttention(4, 2))
-    assert "'out_proj.weight' (NonDynamicallyQuantizableLinear): '' is MultiheadAttention" in str(error.value)
+    table = survey(nn.MultiheadAttention(4, 2))
+    (use,) = table.protected["out_proj.weight"].uses
+    assert (type(use.module), use.attribute) == (nn.MultiheadAttention, "out_proj.weight")
+    assert table["out_proj.bias"].role == "bias"
+    assert table["in_proj_weight"].note == "4 outputs × 4 inputs in each of 3 groups"
 
 
 def test_a_user_refuses_a_type(monkeypatch):
@@ -254,7 +277,7 @@ def test_a_tie_between_a_head_and_the_body_is_refused():
 def test_a_transposed_tie_is_refused(order):
     """An embedding multiplies the other side of the matrix that it shares with an output layer."""
     pair = [nn.Embedding(6, 4), nn.Linear(4, 6)]
-    with pytest.raises(UncoveredWeights, match=r"'one.weight'.*Embedding"):
+    with pytest.raises(UncoveredWeights, match=r"'one.weight'.*tied between .*, which see it as its transpose"):
         survey(Tied(*pair[::-1] if order else pair))
 
 

@@ -183,8 +183,7 @@ class Conceptor:
         """Singular values below ``minimum`` become 0."""
         if not 0 <= minimum <= 1:
             raise ValueError(f"a singular value lies in [0, 1], and so must the minimum to keep; got {minimum}.")
-        keep = self.singular_values >= minimum
-        if bool(keep.all()):
+        if minimum == 0 or bool((keep := self.singular_values >= minimum).all()):
             return self
         if self.rest == 0:
             return Conceptor(self.factor[:, keep])

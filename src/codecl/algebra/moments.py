@@ -113,7 +113,8 @@ class Moments:
         if self.root is not None:
             V, sigma, _ = torch.linalg.svd(self.root.to(WORKING_DTYPE).mT, full_matrices=False)
         else:
-            energy, V = torch.linalg.eigh(self._as_gram())
+            gram = self._as_gram()
+            energy, V = torch.linalg.eigh(gram) if self.dim > 1 else (gram[0], torch.ones_like(gram))
             sigma, V = energy.flip(0).clamp(min=0).sqrt(), V.flip(1)
         largest = sigma[0] if reference is None else max(float(sigma[0]), reference)
         keep = sigma > self.floor * largest

@@ -26,7 +26,7 @@ from codecl.training.engine import Plan
 PRESETS = ("paper", "official")
 TABLES = ("training", "settings", "data")
 QUICK_EPOCHS = 15
-NOT_SETTINGS = {"self", "model", "common", "forward", "loss", "heads", "skip", "seed"}
+NOT_SETTINGS = {"self", "model", "common", "forward", "loss", "heads", "skip", "added", "seed"}
 ELSEWHERE = {"seed", "device"}
 """Fields of ``Plan`` that stand at the top of a recipe."""
 KINDS = {

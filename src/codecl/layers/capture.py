@@ -76,24 +76,24 @@ def capture_moments(
     weights: Mapping[str, ProtectedWeight],
     batches: Sequence[Any],
     forward: Forward = call_with_first,
-    rows: Callable[[Use, tuple[Any, ...], dict[str, Any]], Iterable[Any]] = Use.rows,
+    moments: Callable[[Use, tuple[Any, ...], dict[str, Any]], Iterable[list[Moments]]] = Use.moments,
 ) -> dict[str, list[Moments]]:
-    """The moments of the rows of each weight, one for each of its ``g`` matrices; a weight never called is left out."""
+    """The moments of the rows of each weight, one for each of its ``g`` matrices; a weight never called is left out.
+
+    ``moments`` says what is seen of a call, part by part.
+    """
     seen: dict[str, list[Moments]] = {}
     checked: set[nn.Module] = set()
 
     def add(weight: ProtectedWeight, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for stack in rows(use, args, kwargs):
-            if sum(len(matrix) for matrix in stack) == 0:
-                continue
-            try:
-                new = [Moments.of(matrix) for matrix in stack]
-            except ValueError as error:
-                raise ValueError(f"'{weight.name}': {error}") from None
-            weight.rows_seen += sum(moments.count for moments in new)
-            seen[weight.name] = (
-                new if weight.name not in seen else [a + b for a, b in zip(seen[weight.name], new, strict=True)]
-            )
+        try:
+            for new in moments(use, args, kwargs):
+                if new:
+                    weight.rows_seen += sum(of_matrix.count for of_matrix in new)
+                    earlier = seen.get(weight.name)
+                    seen[weight.name] = new if earlier is None else [a + b for a, b in zip(earlier, new, strict=True)]
+        except ValueError as error:
+            raise ValueError(f"'{weight.name}': {error}") from None
         if use.module not in checked:
             _check_rows_describe_output(use, args, kwargs)
             checked.add(use.module)
@@ -110,20 +110,12 @@ def _check_rows_describe_output(use: Use, args: tuple[Any, ...], kwargs: dict[st
     """A subclass with a forward of its own must still compute ``rows · matrixᵀ + bias``, in whatever order."""
     forward = vars(use.module).get("forward")
     assert isinstance(forward, AttachedForward)
-    if (forward.standard and is_registered(type(use.module))) or len(use.kind.weights) > 1:
+    if forward.standard and is_registered(type(use.module)):
         return
-    W = use.matrices(use.module.get_parameter(use.attribute))
-    bias = next((b for name in use.kind.biases if (b := getattr(use.module, name, None)) is not None), None)
-    shift = torch.zeros_like(W[..., 0]) if bias is None else bias.reshape(W.shape[:2])
-    products = [
-        rows @ matrix.mT + of_group
-        for stack in use.rows(args, kwargs)
-        for rows, matrix, of_group in zip(stack, W, shift, strict=True)
-    ]
-    expected = torch.cat([product.flatten() for product in products]).sort().values
+    expected = use.kind.expected(use.module, use.attribute, *args, **kwargs).flatten().sort().values
     if len(expected) == 0:
         return
-    output = forward.original(*args, **kwargs)
+    output = use.kind.output(forward.original(*args, **kwargs))
     if (
         not isinstance(output, Tensor)
         or output.numel() != len(expected)

@@ -5,11 +5,12 @@ A weight is a stack of ``g`` matrices ``[o, d]``, and each matrix has its rows `
     output = rows · matrixᵀ (+ bias)
 
 A Linear layer has ``g = 1`` and its inputs as rows; a convolution has one matrix per channel group and its patches as
-rows. Everything downstream (capture, projection, effective weights) knows only this form, so a layer type of one's
-own is a subclass of ``LayerKind`` with two methods:
+rows; an attention layer has one for queries, keys and values each; an embedding one for every entry. Everything
+downstream (capture, projection, effective weights) knows only this form, so a layer type of one's own is a subclass
+of ``LayerKind`` with two or three methods:
 
-    @register(Conv1D)  # GPT-2's Linear with a transposed weight, [d, o]
-    class TransposedLinear(LayerKind):
+    @register(TransposedLinear)  # y = x W, with the weight as [d, o]
+    class TransposedLinearKind(LayerKind):
         pointwise = True
 
         def matrices(self, module, name, weight):
@@ -27,17 +28,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+
+from codecl.algebra import Moments
 
 
 class LayerKind:
     """How one module type multiplies its weights with its inputs."""
 
     weights: tuple[str, ...] = ("weight",)
-    """The parameters that act as matrices on the input."""
+    """The parameters that act as matrices on the input; ``inner.weight`` is that of a module which this one uses
+    without calling it."""
 
     biases: tuple[str, ...] = ("bias",)
-    """The parameters that are added to the output."""
+    """The parameters that are added to something, or put beside it."""
 
     pointwise = False
     """Whether the rows are the last dimension of the input itself, for a single weight with ``g = 1``.
@@ -58,17 +63,81 @@ class LayerKind:
         """What the weight ``name`` meets in ``module(*args, **kwargs)``: ``[g, n, d]``, or ``g`` of ``[n, d]``."""
         raise NotImplementedError
 
+    def moments(self, module: nn.Module, name: str, *args: Any, **kwargs: Any) -> list[Moments]:
+        """The second moments of the rows, one for each of the ``g`` matrices, or none if there are no rows."""
+        return moments_of(self.rows(module, name, *args, **kwargs))
+
     def parts(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
         """The call cut into calls with fewer rows each, where all rows at once would not fit in memory."""
         yield args
 
+    def inputs(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """How many inputs the call has: the rows of each stand together."""
+        x: Tensor = args[0] if args else kwargs["input"]
+        return x.shape[0] if x.ndim > 1 else 1
 
-_KINDS: dict[type[nn.Module], LayerKind] = {}
+    def first(
+        self, module: nn.Module, n: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call with its first ``n`` inputs only."""
+        x: Tensor = args[0] if args else kwargs["input"]
+        return (x[:n] if x.ndim > 1 else x, *args[1:]), {} if not args else kwargs
+
+    def refusal(self, module: nn.Module) -> str | None:
+        """Why this module cannot be protected although its type can, as in "because …"; None if it can."""
+        return None
+
+    def expected(self, module: nn.Module, name: str, *args: Any, **kwargs: Any) -> Tensor:
+        """What the call must give, in any order, if the rows describe it."""
+        W = self.matrices(module, name, held(module, name))
+        bias = next((b for key in self.biases if (b := getattr(module, key, None)) is not None), None)
+        shift = torch.zeros_like(W[..., 0]) if bias is None else bias.reshape(W.shape[:2])
+        return torch.cat(
+            [
+                (rows @ matrix.mT + of_group).flatten()
+                for part in self.parts(module, args, kwargs)
+                for rows, matrix, of_group in zip(
+                    self.rows(module, name, *part, **(kwargs if part is args else {})), W, shift, strict=True
+                )
+            ]
+        )
+
+    def output(self, returned: Any) -> Any:
+        """What of the values that a call returns was computed from the rows."""
+        return returned
+
+
+def held(module: nn.Module, name: str) -> Tensor:
+    """The parameter ``name`` of ``module`` as it stands now, also while another tensor stands in for it."""
+    parameters, key = place_of(module, name)
+    value: Tensor = parameters[key]
+    return value
+
+
+def place_of(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
+    """The dictionary that holds the parameter ``name`` of ``module``, and its key there."""
+    inner, _, key = name.rpartition(".")
+    return module.get_submodule(inner)._parameters, key
+
+
+def moments_of(stack: Tensor | Sequence[Tensor]) -> list[Moments]:
+    """The moments of each of a stack of rows, or none if all are empty; the same rows twice are looked at once."""
+    several = list(stack)
+    if sum(len(rows) for rows in several) == 0:
+        return []
+    once = {id(rows): Moments.of(rows) for rows in {id(rows): rows for rows in several}.values()}
+    return [once[id(rows)] for rows in several]
+
+
+_KINDS: dict[type[nn.Module] | str, LayerKind] = {}
 _REFUSED: dict[type[nn.Module], str] = {}
 
 
-def register(*types: type[nn.Module]) -> Callable[[type[LayerKind]], type[LayerKind]]:
-    """Class decorator: modules of ``types`` and their subclasses are layers of this kind."""
+def register(*types: type[nn.Module] | str) -> Callable[[type[LayerKind]], type[LayerKind]]:
+    """Class decorator: modules of ``types`` and their subclasses are layers of this kind.
+
+    A type of a package that need not be there is given by its full name, ``"package.module.Type"``.
+    """
 
     def add(kind: type[LayerKind]) -> type[LayerKind]:
         for module_type in types:
@@ -78,35 +147,60 @@ def register(*types: type[nn.Module]) -> Callable[[type[LayerKind]], type[LayerK
     return add
 
 
+def register_added(module_type: type[nn.Module] | str, *names: str) -> None:
+    """These parameters of the type are added to activations or put beside them, as class tokens and positions are.
+
+    No input describes them, so the bias policy does.
+    """
+    kind = LayerKind()
+    kind.weights, kind.biases = (), names
+    _KINDS[module_type] = kind
+
+
 def refuse(module_type: type[nn.Module], reason: str) -> None:
     """Modules of this type cannot be protected yet, nor can what is inside them; ``reason`` completes "because …"."""
     _REFUSED[module_type] = reason
 
 
+def _registered(module_type: type) -> type[nn.Module] | str | None:
+    """How the type itself is registered, if it is."""
+    full_name = f"{module_type.__module__}.{module_type.__qualname__}"
+    return next((key for key in (module_type, full_name) if key in _KINDS), None)
+
+
+def _base(module: nn.Module) -> type | None:
+    """The nearest base class of ``module`` that is registered."""
+    return next((base for base in type(module).__mro__ if _registered(base) is not None), None)
+
+
 def kind_of(module: nn.Module) -> LayerKind | None:
     """The kind registered for the nearest base class of ``module``, or None."""
-    return next((_KINDS[base] for base in type(module).__mro__ if base in _KINDS), None)
+    base = _base(module)
+    return None if base is None else _KINDS[_registered(base)]  # type: ignore[index]
 
 
 def runs_registered_forward(module: nn.Module) -> bool:
     """Whether ``module`` computes what its registered class computes, and not a forward of its own."""
-    base = next((base for base in type(module).__mro__ if base in _KINDS), None)
-    return base is not None and type(module).forward is base.forward and "forward" not in vars(module)
+    base = _base(module)
+    same = base is not None and type(module).forward is base.forward  # type: ignore[attr-defined]
+    return same and "forward" not in vars(module)
 
 
 def is_registered(module_type: type[nn.Module]) -> bool:
     """Whether the type itself is registered, not a base of it: then nothing it computes is overridden."""
-    return module_type in _KINDS
+    return _registered(module_type) is not None
 
 
 def refusal_of(module: nn.Module) -> str | None:
     """Why ``module`` is refused by name, or None."""
-    return next((_REFUSED[base] for base in type(module).__mro__ if base in _REFUSED), None)
+    by_type = next((_REFUSED[base] for base in type(module).__mro__ if base in _REFUSED), None)
+    kind = kind_of(module)
+    return by_type if by_type is not None or kind is None else kind.refusal(module)
 
 
 def supported_types() -> list[str]:
     """The names of the registered module types, for messages."""
-    return sorted(module_type.__name__ for module_type in _KINDS)
+    return sorted({t.rpartition(".")[2] if isinstance(t, str) else t.__name__ for t, k in _KINDS.items() if k.weights})
 
 
 @register(nn.Linear)
@@ -121,13 +215,3 @@ class LinearKind(LayerKind):
     def rows(self, module: nn.Module, name: str, *args: Any, **kwargs: Any) -> Tensor:
         x: Tensor = args[0] if args else kwargs["input"]
         return x.reshape(1, -1, x.shape[-1])
-
-
-refuse(
-    nn.MultiheadAttention,
-    "its projections never pass through a module call, so their inputs cannot be captured",
-)
-refuse(
-    nn.TransformerEncoderLayer,
-    "its fused evaluation path bypasses the layers inside it, so their inputs cannot be captured",
-)

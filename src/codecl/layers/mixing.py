@@ -15,6 +15,8 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from codecl.layers.projection import times
+
 
 class Change(Protocol):
     """A weight as one task sees it: a function of the shared weight and of parameters that belong to the task."""
@@ -53,14 +55,14 @@ class Mixing:
         return self.M - self._eye if self.replace and not self.hold else self.M
 
     def weight(self, W: Tensor) -> Tensor:
-        W_eff = W + (W @ self.U) @ self._core @ self.U.mT
+        W_eff = W + times(times(times(W, self.U), self._core), self.U.mT)
         if self.replace and self.hold:
-            W_eff = W_eff - (W.detach() @ self.U) @ self.U.mT
+            W_eff = W_eff - times(times(W.detach(), self.U), self.U.mT)
         return W_eff
 
     def rows(self, X: Tensor) -> Tensor:
-        U = self.U[0]
-        return X + ((X @ U) @ self._core[0].mT) @ U.mT
+        U, core = self.U.squeeze(0), self._core.squeeze(0)
+        return X + ((X @ U) @ core.mT) @ U.mT
 
     def parameters(self) -> list[nn.Parameter]:
         return [self.M]

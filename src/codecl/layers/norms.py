@@ -25,7 +25,14 @@ def register_norm(module_type: type[nn.Module]) -> type[nn.Module]:
 
 
 def is_norm(module: nn.Module) -> bool:
-    return isinstance(module, tuple(_NORMS))
+    return isinstance(module, tuple(_NORMS)) or _is_named_norm(module)
+
+
+def _is_named_norm(module: nn.Module) -> bool:
+    """Whether a type that is not torch's says that it is one (``LlamaRMSNorm``), and scales and shifts, no more."""
+    own = dict(module.named_parameters())
+    vectors = own.keys() <= {"weight", "bias"} and all(parameter.ndim == 1 for parameter in own.values())
+    return type(module).__name__.endswith(("LayerNorm", "RMSNorm")) and vectors and bool(own)
 
 
 def running_statistics(model: nn.Module) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from codecl.algebra import Conceptor
+from codecl.algebra.tolerances import ORTHONORMAL
 
 
 class Projection:
@@ -68,9 +69,13 @@ class Projection:
         narrow, A = A.dtype, A.to(self._dtype)
         with unrounded(A):
             if self.matrix is not None:
-                return _times(A, self.matrix).to(narrow)
-            inside = _times(_times(A, self.basis) * self.values, self.basis.mT)
+                return times(A, self.matrix).to(narrow)
+            inside = times(times(A, self.basis) * self.values, self.basis.mT)
             return (A - inside if self.outside is None else A * self.outside - inside).to(narrow)
+
+    def removes(self, U: Tensor) -> bool:
+        """Whether nothing is left of directions ``U: [g, d, k]`` but rounding."""
+        return bool((self(U.mT).abs() <= ORTHONORMAL).all())
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -83,9 +88,11 @@ def unrounded(A: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
-def _times(A: Tensor, B: Tensor) -> Tensor:
-    """``A B`` for stacks, as one plain product where there is one matrix only."""
-    return (A[0] @ B[0]).unsqueeze(0) if A.shape[0] == 1 else A @ B
+def times(A: Tensor, B: Tensor) -> Tensor:
+    """``A B`` for stacks, as one plain product where there is one matrix only, and entry by entry where each is one."""
+    if B.shape[-2:] == (1, 1):
+        return A * B
+    return (A.squeeze(0) @ B.squeeze(0)).unsqueeze(0) if len(A) == 1 else A @ B
 
 
 class ProjectedWeight(torch.autograd.Function):

@@ -13,6 +13,7 @@ from typing import Literal
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from codecl.layers.embedding import EmbeddingKind
 from codecl.layers.heads import TaskHeads, find_task_heads
 from codecl.layers.kinds import kind_of, refusal_of, supported_types
 from codecl.layers.norms import is_norm
@@ -101,6 +102,7 @@ def survey(
     norm: Policy = "freeze",
     bias: Policy = "freeze",
     protects: bool = True,
+    added: Sequence[str] = (),
 ) -> LayerTable:
     """Look at every parameter of ``model`` and decide what becomes of it."""
     for name, policy in (("norm", norm), ("bias", bias)):
@@ -108,12 +110,13 @@ def survey(
             raise ValueError(f"{name} must be one of {', '.join(map(repr, POLICIES))}; got {policy!r}.")
     _check_names(model, "heads", heads)
     _check_names(model, "skip", skip)
+    _check_names(model, "added", added)
     places, task_heads = _places(model), find_task_heads(model)
     heads = (*heads, *(task_heads.names if task_heads is not None else ()))
     protected: dict[str, ProtectedWeight] = {}
     rows = []
     for name, (parameter, uses) in places.items():
-        role, note = _role(name, parameter, uses, heads, skip, norm, bias)
+        role, note = _role(name, parameter, uses, heads, skip, norm, bias, added)
         if not protects and role in ("protected", "norm", "bias", "uncovered"):
             role, note = "free", "nothing is protected by this method"
         if role == "protected":
@@ -145,17 +148,30 @@ class _Place:
 
 
 def _places(model: nn.Module) -> dict[str, tuple[nn.Parameter, list[_Place]]]:
-    """Each distinct parameter under its first name, with every place that holds it."""
+    """Each distinct parameter under its first name, with every place that holds it.
+
+    A parameter of an inner module that another module uses without calling it is a parameter of that other one.
+    """
     found: dict[nn.Parameter, list[_Place]] = {}
     refused: dict[str, str] = {}
+    users: dict[str, _Place] = {}
     for module_name, module in model.named_modules():
         above = next((r for prefix, r in refused.items() if not prefix or module_name.startswith(prefix + ".")), None)
         reason = refusal_of(module)
         if above is None and reason is not None:
             above = refused[module_name] = f"'{module_name}' is {type(module).__name__}: {reason}"
+        for attribute in _inner_names(module):
+            place = _Place(module_name, module, attribute, above)
+            users[place.name] = place
         for attribute, parameter in module.named_parameters(recurse=False):
-            found.setdefault(parameter, []).append(_Place(module_name, module, attribute, above))
+            place = _Place(module_name, module, attribute, above)
+            found.setdefault(parameter, []).append(users.get(place.name, place))
     return {places[0].name: (parameter, places) for parameter, places in found.items()}
+
+
+def _inner_names(module: nn.Module) -> list[str]:
+    kind = kind_of(module)
+    return [] if kind is None else [name for name in (*kind.weights, *kind.biases) if "." in name]
 
 
 def _role(
@@ -166,6 +182,7 @@ def _role(
     skip: Sequence[str],
     norm: Policy,
     bias: Policy,
+    added: Sequence[str],
 ) -> tuple[str, str]:
     """The role of one parameter and the note beside it."""
     if any(covers(skip, place.name) for place in places):
@@ -180,10 +197,14 @@ def _role(
         )
     if is_lazy(parameter):
         return "uncovered", "lazy: its shape is not known yet; run one batch through the model first"
+    if parameter.is_meta:
+        return "uncovered", "on the meta device: it has no values yet; load or initialise the model first"
     if not parameter.requires_grad:
         return "frozen", "requires_grad was off when the method was attached"
     if refusal := next((place.refusal for place in places if place.refusal), None):
         return "uncovered", refusal
+    if any(covers(added, place.name) for place in places):
+        return "bias", f"named in added; {_policy_note(bias)}"
     if all(is_norm(place.module) for place in places):
         return "norm", _policy_note(norm)
     kinds = [kind_of(place.module) for place in places]
@@ -201,7 +222,9 @@ def _tie(places: list[_Place]) -> tuple[str, str]:
     kinds = {type(kind_of(place.module)) for place in places}
     settings = {getattr(place.module, "groups", 1) for place in places}
     if len(kinds) > 1 or len(settings) > 1:
-        return "uncovered", f"tied between {_names(places)}, which see it as different matrices"
+        transposed = EmbeddingKind in kinds and kinds != {EmbeddingKind}
+        how = "as its transpose: what protects one moves the other" if transposed else "as different matrices"
+        return "uncovered", f"tied between {_names(places)}, which see it {how}"
     return "protected", f", tied with {_names(places[1:])}"
 
 
@@ -248,6 +271,7 @@ def _uncovered_message(bad: Sequence[LayerRow]) -> str:
     lines += [
         f"Protected layer types: {', '.join(supported_types())}. For each of the above, either",
         "    register its type:              codecl.layers.register(…), see CONTRIBUTING",
+        "    say that it is only added:      added=[…], for class tokens and positions, which are biases",
         "    say that it is a head:          heads=[…]",
         f"    let it train unprotected:       skip=[{bad[0].name!r}, …]",
         "    or keep it as it is:            parameter.requires_grad_(False) before attaching",

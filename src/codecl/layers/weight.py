@@ -7,6 +7,7 @@ dictionary.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from codecl.layers.kinds import LayerKind, runs_registered_forward
+from codecl.algebra import Moments
+from codecl.layers.attention import plain_forwards
+from codecl.layers.kinds import LayerKind, held, place_of, runs_registered_forward
 from codecl.layers.mixing import Change
 from codecl.layers.patching import patch_forwards
 from codecl.layers.projection import Projection, projected_linear, projected_weight, unrounded
@@ -113,6 +116,11 @@ class Use:
         for part in self.kind.parts(self.module, args, kwargs):
             yield self.kind.rows(self.module, self.attribute, *part, **({} if part is not args else kwargs))
 
+    def moments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[list[Moments]]:
+        """The moments of the rows of one call, part by part."""
+        for part in self.kind.parts(self.module, args, kwargs):
+            yield self.kind.moments(self.module, self.attribute, *part, **({} if part is not args else kwargs))
+
 
 class AttachedForward:
     """``module.forward`` while a method is attached: the module's own forward on effective, projected weights."""
@@ -125,20 +133,28 @@ class AttachedForward:
         self.running = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Where models are compiled, ours is the part that is not: it changes with every task.
+        return _runner()(self, *args, **kwargs)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
         if self.running:  # a forward that calls its own module: the weights stand in place already
             return self.original(*args, **kwargs)
         with self._under_way():
-            for attribute, weight in self.weights.items():
-                if weight.listener is not None:
-                    use = next(u for u in weight.uses if u.module is self.module and u.attribute == attribute)
-                    weight.listener(use, args, kwargs)
-            if not any(w.change is not None or w.learns_projected for w in self.weights.values()):
-                return self.original(*args, **kwargs)
             if self.pointwise and len(args) == 1 and not kwargs:
                 ((attribute, weight),) = self.weights.items()
-                if _cheaper_on_inputs(weight, args[0]):
+                if (weight.change is not None or weight.learns_projected) and _cheaper_on_inputs(weight, args[0]):
+                    self._tell(args, kwargs)
                     return self._on_inputs(attribute, weight, args[0])
-            return self._on_weights(*args, **kwargs)
+            with self._effective():
+                self._tell(args, kwargs)
+                return self.original(*args, **kwargs)
+
+    def _tell(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Tell whoever listens of the call, while the weights are those that it meets."""
+        for attribute, weight in self.weights.items():
+            if weight.listener is not None:
+                use = next(u for u in weight.uses if u.module is self.module and u.attribute == attribute)
+                weight.listener(use, args, kwargs)
 
     def _on_inputs(self, attribute: str, weight: ProtectedWeight, x: Tensor) -> Tensor:
         """``W`` on changed rows, its gradient from projected rows."""
@@ -155,11 +171,14 @@ class AttachedForward:
             Y = nn.functional.linear(X, W, bias)
         return Y.reshape(*x.shape[:-1], Y.shape[-1])
 
-    def _on_weights(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own forward, with each weight swapped for its effective value while it runs."""
-        kept = dict(self.module._parameters)
+    @contextmanager
+    def _effective(self) -> Iterator[None]:
+        """Each weight swapped for its effective value, with its gradient projected."""
+        kept: list[tuple[dict[str, Any], str, Any]] = []
         try:
             for attribute, weight in self.weights.items():
+                if weight.change is None and not weight.learns_projected:
+                    continue
                 W = self._matrices(attribute, weight)
                 if weight.projection is not None and weight.learns_projected:
                     W = projected_weight(W, weight.projection)
@@ -169,16 +188,17 @@ class AttachedForward:
                 elif weight.columns:
                     W = W[..., : weight.shape[2]]
                 value = self.kind.parameter(self.module, attribute, W)
-                self.module._parameters[attribute] = value  # type: ignore[assignment]
-            return self.original(*args, **kwargs)
+                parameters, key = place_of(self.module, attribute)
+                kept.append((parameters, key, parameters[key]))
+                parameters[key] = value
+            yield
         finally:
-            self.module._parameters.update(kept)
+            for parameters, key, value in kept:
+                parameters[key] = value
 
     def _matrices(self, attribute: str, weight: ProtectedWeight) -> Tensor:
         """The weight as the module holds it now, which in ``torch.func.functional_call`` is another tensor."""
-        held = self.module._parameters[attribute]
-        assert held is not None
-        W = self.kind.matrices(self.module, attribute, held)
+        W = self.kind.matrices(self.module, attribute, held(self.module, attribute))
         return torch.cat([W, *weight.columns], dim=-1) if weight.columns else W
 
     @contextmanager
@@ -192,6 +212,18 @@ class AttachedForward:
             self.running = False
             for weight in self.weights.values():
                 weight.calls -= 1
+
+
+_UNCOMPILED: list[Callable[..., Any]] = []
+
+
+def _runner() -> Callable[..., Any]:
+    """``AttachedForward._run``, into which no compiler looks; importing one is left to whoever compiles."""
+    if "torch._dynamo" not in sys.modules:
+        return AttachedForward._run
+    if not _UNCOMPILED:
+        _UNCOMPILED.append(torch.compiler.disable(AttachedForward._run))
+    return _UNCOMPILED[0]
 
 
 def _cheaper_on_inputs(weight: ProtectedWeight, x: Any) -> bool:
@@ -210,8 +242,8 @@ def _is_attached(module: nn.Module) -> bool:
     return isinstance(vars(module).get("forward"), AttachedForward)
 
 
-def attach(weights: Mapping[str, ProtectedWeight]) -> Callable[[], None]:
-    """Give every module that uses one of ``weights`` its attached forward; returns what takes it back."""
+def attach(model: nn.Module, weights: Mapping[str, ProtectedWeight]) -> Callable[[], None]:
+    """Give every module of ``model`` that uses one of ``weights`` its attached forward; returns what takes it back."""
     if taken := [use.module_name for w in weights.values() for use in w.uses if _is_attached(use.module)]:
         raise RuntimeError(
             f"another method is attached to this model, or to the one it was copied from (at '{taken[0]}'): "
@@ -223,4 +255,5 @@ def attach(weights: Mapping[str, ProtectedWeight]) -> Callable[[], None]:
         for use in weight.uses:
             used.setdefault(use.module, {})[use.attribute] = weight
             kinds[use.module] = use.kind
-    return patch_forwards({module: AttachedForward(module, of, kinds[module]) for module, of in used.items()})
+    attached = {module: AttachedForward(module, of, kinds[module]) for module, of in used.items()}
+    return patch_forwards({**attached, **plain_forwards(model, used)})

@@ -23,6 +23,7 @@ import fnmatch
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from statistics import fmean
 from typing import Any, ClassVar
 
 import torch
@@ -37,6 +38,7 @@ from codecl.layers import (
     Use,
     capture_moments,
     in_mode,
+    moments_of,
     take,
     untouched_buffers,
     untouched_randomness,
@@ -156,6 +158,14 @@ class API(GPM):
             raise ForeignState(f"a task of the state sees {count} expansions of '{name}', of which it has {known}.")
         return Expansion(self.weights[name], self.Phi[name], count, bool(state["new"]))
 
+    def describe(self, name: str) -> dict[str, Any]:
+        """How many inputs were added, by the last task and by all, beside the rank."""
+        change, added = self.latest_changes.get(name), [Phi.shape[-1] for Phi in self.Phi[name]]
+        new = isinstance(change, Expansion) and change.new
+        ranks = [B.dim - B.held.rank if B.retains else B.held.rank for B in self.memory.get(name, ())]
+        rank = {"rank": fmean(ranks)} if ranks else {}
+        return rank | {"added": added[-1] if new else 0, "expansion": sum(added)}
+
     def bytes(self) -> dict[str, int]:
         """What a further task adds includes its ``V_t`` and ``Φ_t``."""
         found, state = super().bytes(), self.memory_state()
@@ -174,26 +184,29 @@ class API(GPM):
 
     def _inputs(self, loader: Iterable[Any] | None) -> dict[str, list[Moments]]:
         """The energy of what each matrix of each weight was fed, under the weights of the learned task."""
-        return capture_moments(self.model, self.weights, self.sample(loader), self.forward, self._rows)
+        return capture_moments(self.model, self.weights, self.sample(loader), self.forward, self._moments)
 
-    def _rows(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+    def _moments(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[list[Moments]]:
         change = self._weight_of(use).change
-        for stack in super()._rows(use, args, kwargs):
-            yield [change.widen(X, i) for i, X in enumerate(stack)] if isinstance(change, Expansion) else stack
+        if not isinstance(change, Expansion):
+            yield from super()._moments(use, args, kwargs)
+            return
+        for stack in use.rows(*self._limited(use, args, kwargs)):
+            yield moments_of([change.widen(X, i) for i, X in enumerate(stack)])
 
-    def _channel_norms(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[list[Tensor]]:
+    def _channel_norms(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[list[Moments]]:
         """How large each channel is in each patch, ``[n, c]``: its spectral norm where the kernel has two axes.
 
         With one or three axes, which are not published, it is the Frobenius norm; for a Linear layer the absolute
         value.
         """
         kernel = kernel_of(self._weight_of(use)) or (1,)
-        for stack in super()._rows(use, args, kwargs):
+        for stack in use.rows(*self._limited(use, args, kwargs)):
             patches = [X.reshape(len(X), -1, *kernel) for X in stack]
             if len(kernel) == 2:
-                yield [torch.linalg.matrix_norm(X, ord=2) for X in patches]
+                yield moments_of([torch.linalg.matrix_norm(X, ord=2) for X in patches])
             else:
-                yield [X.flatten(2).norm(dim=2) for X in patches]
+                yield moments_of([X.flatten(2).norm(dim=2) for X in patches])
 
     def _retained(self, loader: Iterable[Any]) -> dict[str, Tensor]:
         """``ρ_l`` of every matrix of every protected weight, ``[g]``, after the warm-up."""

@@ -18,16 +18,18 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from statistics import fmean
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from codecl.algebra import Conceptor
+from codecl.algebra import Conceptor, Moments
 from codecl.algebra.tolerances import INTERSECTION
-from codecl.layers import Change, Mixing, Projection, ProtectedWeight, Use, capture_moments, listen
+from codecl.layers import Change, Mixing, Projection, ProtectedWeight, Use, capture_moments, listen, moments_of
 from codecl.layers.convolution import ConvolutionKind, patches
 from codecl.methods.adaptation import adapt_apertures
+from codecl.methods.contents import nonzero_columns, spectrum
 from codecl.methods.method import Method
 from codecl.methods.settings import check, of_weight, stream
 from codecl.methods.state import check_directions
@@ -156,6 +158,7 @@ class CodeCL(Method):
             C_and = [new.meet(C, self.tolerance) for new, C in zip(pre, self.memory[name], strict=True)]
             ratios = [_ratio(shared, C) for shared, C in zip(C_and, self.memory[name], strict=True)]
             U = [C.top(self.free_dims if ratio > self.overlap else 0) for C, ratio in zip(C_and, ratios, strict=True)]
+            self.note(name, overlap=fmean(ratios), shared=fmean(C.rank for C in C_and))
             if any(directions.shape[1] for directions in U):
                 changes[name] = self._mixing(self.weights[name], U)
         return changes
@@ -185,6 +188,15 @@ class CodeCL(Method):
         self.memory = memory
         self._protect()
 
+    def describe(self, name: str) -> dict[str, Any]:
+        """How many directions the last task freed; rank, capacity Θ(C) and spectrum of what is remembered."""
+        change = self.latest_changes.get(name)
+        found: dict[str, Any] = {"freed": nonzero_columns(change.U) if isinstance(change, Mixing) else 0}
+        if C := self.memory.get(name):
+            found |= {"rank": fmean(c.rank for c in C), "capacity": fmean(c.capacity for c in C)}
+            found["spectrum"] = spectrum(c.singular_values for c in C)
+        return found
+
     def _protect(self) -> None:
         """``∇W ← ∇W (I − C)`` from here on (line 17)."""
         for name, weight in self.weights.items():
@@ -193,7 +205,7 @@ class CodeCL(Method):
 
     def _conceptors(self, batches: list[Any]) -> dict[str, list[Conceptor]]:
         """Equation 2 for what ``batches`` feed to each weight, with its aperture adapted if ``gain`` says so."""
-        seen = capture_moments(self.model, self.weights, batches, self.forward, self._rows)
+        seen = capture_moments(self.model, self.weights, batches, self.forward, self._moments)
         fitted = {name: [Conceptor.fit(m, self.aperture[name]) for m in several] for name, several in seen.items()}
         return self._adapt(fitted, batches) if self.gain else fitted
 
@@ -210,9 +222,19 @@ class CodeCL(Method):
         adapted = adapt_apertures(by_matrix, self.gain, see_rows)
         return {name: [adapted[name, i] for i in range(len(several))] for name, several in fitted.items()}
 
+    def _moments(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[list[Moments]]:
+        if not self._is_dense(use):
+            yield from use.moments(args, kwargs)
+            return
+        for stack in self._rows(use, args, kwargs):
+            yield moments_of(stack)
+
+    def _is_dense(self, use: Use) -> bool:
+        named = any(fnmatch.fnmatch(f"{use.module_name}.{use.attribute}", p) for p in self.dense_patches)
+        return named and isinstance(use.kind, ConvolutionKind)
+
     def _rows(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
-        dense = any(fnmatch.fnmatch(f"{use.module_name}.{use.attribute}", p) for p in self.dense_patches)
-        if not dense or not isinstance(use.kind, ConvolutionKind):
+        if not self._is_dense(use):
             yield from use.rows(args, kwargs)
             return
         for part in use.kind.parts(use.module, args, kwargs):

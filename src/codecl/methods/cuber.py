@@ -26,10 +26,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from codecl.layers import Change, Projection
+from codecl.layers import Change, Projection, ProtectedWeight
+from codecl.layers.projection import times
 from codecl.methods.settings import check
 from codecl.methods.state import ForeignState
-from codecl.methods.trgp import TRGP, Scaling
+from codecl.methods.trgp import TRGP, Scaling, select
 
 
 class Transfer(Scaling):
@@ -42,27 +43,27 @@ class Transfer(Scaling):
         in_R3: Tensor,
         W_before: Tensor,
         Q: Sequence[Tensor] | None = None,
+        of: ProtectedWeight | None = None,
     ) -> None:
-        super().__init__(tasks, bases, Q)
+        super().__init__(tasks, bases, Q, of)
         self.in_R3, self.W_before = in_R3, W_before  # W_before: [g, o, d], empty once the task has been learned
-        self.open: dict[int, Tensor] = {}
-        """What a step can change of ``S_j``: ``(I − O Oᵀ) S_j``."""
+        self.open: Tensor | None = None
+        """What a step can change of ``U``: ``(I − O Oᵀ) U``, if a task is in R3."""
 
-    def gaining(self) -> list[tuple[int, Tensor]]:
-        """The tasks in R3 and their ``S_j``."""
-        flags = self.in_R3.tolist()
-        return [(j, S) for j, S, flag in zip(self.tasks, self.bases, flags, strict=True) if flag]
+    def gaining(self) -> list[int]:
+        """The tasks in R3."""
+        return [j for j, flag in zip(self.tasks, self.in_R3.tolist(), strict=True) if flag]
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"in_R3": self.in_R3.clone(), "W_before": self.W_before}
 
 
 class _Moved(torch.autograd.Function):
-    """``(W − W^{t−1}) S``, whose gradient reaches ``W`` projected: ``δ Sᵀ (I − O Oᵀ)``, at the price of ``S`` alone."""
+    """``(W − W^{t−1}) U``, whose gradient reaches ``W`` projected: ``δ Uᵀ (I − O Oᵀ)``, at the price of ``U`` alone."""
 
     @staticmethod
-    def forward(W: Tensor, W_before: Tensor, S: Tensor, S_open: Tensor) -> Tensor:
-        return (W - W_before) @ S
+    def forward(W: Tensor, W_before: Tensor, U: Tensor, U_open: Tensor) -> Tensor:
+        return times(W - W_before, U)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor], output: Tensor) -> None:
@@ -70,8 +71,8 @@ class _Moved(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, delta: Tensor) -> tuple[Tensor, None, None, None]:
-        (S_open,) = ctx.saved_tensors
-        return delta @ S_open.mT, None, None, None
+        (U_open,) = ctx.saved_tensors
+        return times(delta, U_open.mT), None, None, None
 
 
 class CUBER(TRGP):
@@ -109,10 +110,11 @@ class CUBER(TRGP):
         """``λ Σ ‖(W − W^{t−1}) S_j S_jᵀ‖`` over the tasks that may gain; its gradient is projected as any other."""
         costs = []
         for name, change in self._transfers(self.changes).items():
-            W, held = self.weights[name].matrices(), self.weights[name].learns_projected
-            for j, S in change.gaining():
-                moved = _Moved.apply(W, change.W_before, S, change.open[j] if held else S)  # type: ignore[no-untyped-call]
-                costs.append(torch.linalg.vector_norm(moved))
+            if change.open is not None:
+                W, back = self.weights[name], change.open if self.weights[name].learns_projected else change.U
+                moved = _Moved.apply(W.matrices(), change.W_before, change.U, back)  # type: ignore[no-untyped-call]
+                of = dict(zip(change.tasks, change.columns, strict=True))
+                costs += [torch.linalg.vector_norm(select(moved, of[j])) for j in change.gaining()]
         if not costs:
             return None
         _ = self.batch  # without watch() no epoch ends and no regime is tested, and this says so
@@ -137,7 +139,7 @@ class CUBER(TRGP):
         batches = self.sample(loader)
         self.past_gradients.append(self.gradients(batches))
         for change in self._transfers(self.changes).values():
-            change.W_before, change.open = change.W_before[:0].clone(), {}  # a view would keep all of it
+            change.W_before, change.open = change.W_before[:0].clone(), None  # a view would keep all of it
         super().remember(batches)
 
     def memory_state(self) -> Any:
@@ -164,7 +166,7 @@ class CUBER(TRGP):
             raise ForeignState(f"'{name}' has {len(in_R3)} regimes in the state, and {len(scaling.tasks)} tasks.")
         if len(W_before):
             self._check_shape(name, "a weight", W_before)
-        return Transfer(scaling.tasks, scaling.bases, in_R3.clone(), W_before, scaling.Q)
+        return Transfer(scaling.tasks, scaling.bases, in_R3.clone(), W_before, scaling.Q, self.weights[name])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
@@ -186,7 +188,7 @@ class CUBER(TRGP):
     def _scaling(self, name: str, tasks: Sequence[int], G: Tensor) -> Transfer:
         in_R3 = torch.tensor([self._agreement(name, j, G) > 0 for j in tasks])
         W_before = self.weights[name].matrices().detach()[: len(G) if bool(in_R3.any()) else 0].clone()
-        return Transfer(tasks, [self._basis(name, j) for j in tasks], in_R3, W_before)
+        return Transfer(tasks, [self._basis(name, j) for j in tasks], in_R3, W_before, of=self.weights[name])
 
     def _agreement(self, name: str, task: int, G: Tensor) -> float:
         """``⟨g_j, g⟩ − ε₂ ‖g_j‖ ‖g‖``, and 0 for a task that had no gradient."""
@@ -199,7 +201,7 @@ class CUBER(TRGP):
     def _project_out(self, changes: Mapping[str, Change]) -> None:
         """``∇W ← ∇W − ∇W O Oᵀ``: of the memory, what belongs to no task but those that may gain is open."""
         for name, change in self._transfers(changes).items():
-            gaining = {j for j, _ in change.gaining()}
+            gaining = change.gaining()
             held = [of_task[name] for j, of_task in enumerate(self.chosen) if name in of_task and j not in gaining]
             bases = []
             for i, B in enumerate(self.memory[name]):
@@ -208,7 +210,7 @@ class CUBER(TRGP):
             ones = [basis.new_ones(basis.shape[1]) for basis in bases]
             projection = Projection(bases, ones, [0] * len(bases), self.weights[name].parameter)
             self.weights[name].projection = projection
-            change.open = {j: projection(S.mT).mT for j, S in change.gaining()}
+            change.open = projection(change.U.mT).mT if gaining else None
 
     def _check_shape(self, name: str, what: str, value: Tensor) -> None:
         if value.shape != self.weights[name].shape:

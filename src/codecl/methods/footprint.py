@@ -19,7 +19,9 @@ WIDE = 8
 class Layer:
     """``N`` inputs, ``M`` outputs, ``T`` tasks, ``B`` directions for each of them, ``K`` freed by CODE-CL.
 
-    ``r`` are the directions of all tasks together, ``T B`` unless tasks share some; never more than ``N``.
+    ``r`` are the directions of all tasks together, ``T B`` unless tasks share some; never more than ``N``. ``E`` are
+    the inputs that API adds with every task after the first: under its own settings up to 5, of which it protects
+    directions as of all others.
     """
 
     N: int
@@ -30,10 +32,16 @@ class Layer:
     rank: int | None = None
     narrow: int = 4
     """Bytes of a number in the model's dtype."""
+    E: int = 5
 
     @property
     def r(self) -> int:
         return min(self.N, self.T * self.B) if self.rank is None else self.rank
+
+    @property
+    def s(self) -> int:
+        """The directions that the last task shares with those before it, as SD counts them: all of an only task's."""
+        return self.B if self.T == 1 else min(self.B, self.T * self.B - self.r)
 
     @property
     def scalings(self) -> int:
@@ -54,6 +62,12 @@ def _trgp(at: Layer) -> int:
     return WIDE * (at.N * at.r + at.T * at.B) + at.narrow * at.scalings * at.B**2
 
 
+def _api(at: Layer) -> int:
+    n = at.N + (at.T - 1) * at.E
+    r = min(n, at.T * at.B) if at.rank is None else at.rank
+    return WIDE * n * min(r, n - r) + at.narrow * (at.T - 1) * (at.N + at.M) * at.E
+
+
 FOOTPRINTS: dict[str, Footprint] = {
     "gpm": Footprint("N²", "8Nr", lambda at: WIDE * at.N * at.r),
     "sgp": Footprint("N²", "8(Nr + r)", lambda at: WIDE * (at.N * at.r + at.r)),
@@ -64,6 +78,8 @@ FOOTPRINTS: dict[str, Footprint] = {
         "8(Nr + TB) + (2T − 3)(wB² + 1) + wTNM",
         lambda at: _trgp(at) + at.scalings + at.narrow * at.T * at.N * at.M,
     ),
+    "trgp-sd": Footprint("–", "8(N(r + s) + TB) + w(2T − 3)B²", lambda at: _trgp(at) + WIDE * at.N * at.s),
+    "api": Footprint("–", "8n min(r, n − r) + w(T − 1)(N + M)E, n = N + (T − 1)E", _api),
     "owm": Footprint("–", "8N²", lambda at: WIDE * at.N**2),
     "code-cl": Footprint(
         "N² + TNK + TK²",

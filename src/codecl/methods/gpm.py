@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Iterator, Mapping
+from statistics import fmean
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
@@ -90,6 +91,9 @@ class GPM(Method):
         self.memory = memory
         self._protect()
 
+    def describe(self, name: str) -> dict[str, Any]:
+        return {"rank": fmean(B.rank for B in self.memory[name])} if name in self.memory else {}
+
     # What the methods that build on GPM use and override.
 
     def _importance(self, name: str) -> list[Tensor]:
@@ -111,7 +115,7 @@ class GPM(Method):
     def _inputs(self, loader: Iterable[Any] | None) -> dict[str, list[Moments]]:
         """The energy of what each matrix of each weight was fed, under the shared weights."""
         with self.shared_weights():
-            return capture_moments(self.model, self.weights, self.sample(loader), self.forward, self._rows)
+            return capture_moments(self.model, self.weights, self.sample(loader), self.forward, self._moments)
 
     def _with_past(self, name: str, R: list[Moments]) -> Iterator[tuple[Subspace, Moments]]:
         """Each matrix's past, empty at first, and its new inputs."""
@@ -125,9 +129,14 @@ class GPM(Method):
     def _rule(self, name: str) -> Literal["reach", "below"]:
         return "reach" if name in self.memory else self.first_rule
 
-    def _rows(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+    def _moments(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[list[Moments]]:
+        """What is looked at of one call of a layer."""
+        yield from use.moments(*self._limited(use, args, kwargs))
+
+    def _limited(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """The call with as many inputs as ``images`` says."""
         limit = self.images
         if isinstance(limit, Mapping):
             name = f"{use.module_name}.{use.attribute}"
             limit = next((n for pattern, n in limit.items() if fnmatch.fnmatch(name, pattern)), None)
-        yield from use.rows((args[0][:limit], *args[1:]) if args and limit is not None else args, kwargs)
+        return (args, kwargs) if limit is None else use.kind.first(use.module, limit, args, kwargs)

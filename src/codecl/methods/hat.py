@@ -178,6 +178,11 @@ class HAT(Method):
     def load_change(self, name: str, state: Mapping[str, Any], memory: Any) -> Change:
         return Masked(self, int(state["task"]), name)
 
+    def describe(self, name: str) -> dict[str, Any]:
+        """The mean of ``min(A_i, A_j)``: how much of the weight is held."""
+        held = self.weights[name].projection
+        return {"capacity": 1 - float(held.kept.double().mean())} if isinstance(held, Held) else {}
+
     def bytes(self) -> dict[str, int]:
         found = super().bytes()
         of_task = size(self.embeddings) // max(1, len(self.embeddings))

@@ -6,6 +6,7 @@ A method of one's own is a subclass with a few hooks, all optional:
     remember(loader)      after a task: fold its inputs into memory and set ``weight.projection``
     memory_state()        what ``remember`` keeps: nested dicts and lists of tensors, numbers and strings
     load_memory(state)    the inverse; sets ``weight.projection``
+    describe(name)        what ``contents`` is to say of a weight beside its size, in plain numbers
 
 and those of ``learning.py``, for what happens within a step.
 """
@@ -28,11 +29,13 @@ from codecl.layers import (
     ProtectedWeight,
     attach,
     call_with_first,
+    refuse_wrappers,
     survey,
     take,
 )
 from codecl.layers.table import Policy
 from codecl.messages import unknown_name
+from codecl.methods.contents import summary
 from codecl.methods.guard import Project
 from codecl.methods.guards import Guards
 from codecl.methods.learning import Learning, Loss, loss_gradients
@@ -46,9 +49,10 @@ class Method(Learning):
     """Plain fine-tuning, and the frame in which every other method stands.
 
     ``heads`` names the modules that each task has for itself; those of a ``MultiHead`` are found. ``skip`` names what
-    may train unprotected. ``norm`` and ``bias`` say what becomes of the parameters that input correlations do not
-    describe: ``freeze`` after the first task, ``per-task`` copies, or ``free``. ``forward(model, batch)`` says how a
-    batch becomes a call, and ``loss(output, batch)`` what is minimised, for methods that look at gradients themselves.
+    may train unprotected, ``added`` the parameters that are added to activations, as biases are. ``norm`` and ``bias``
+    say what becomes of the parameters that input correlations do not describe: ``freeze`` after the first task,
+    ``per-task`` copies, or ``free``. ``forward(model, batch)`` says how a batch becomes a call, and
+    ``loss(output, batch)`` what is minimised, for methods that look at gradients themselves.
     """
 
     name: ClassVar[str] = "finetune"
@@ -70,25 +74,24 @@ class Method(Learning):
         *,
         heads: Sequence[str] = (),
         skip: Sequence[str] = (),
+        added: Sequence[str] = (),
         norm: Policy = "freeze",
         bias: Policy = "freeze",
         forward: Forward = call_with_first,
         loss: Loss | None = None,
     ) -> None:
         super().__init__(model, forward, loss)
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            raise TypeError(
-                "a DistributedDataParallel model is not supported yet: attach to the module inside it, on one process."
-            )
-        self.layers: LayerTable = survey(model, heads, skip, norm, bias, self.protects)
+        refuse_wrappers(model)
+        self.layers: LayerTable = survey(model, heads, skip, norm, bias, self.protects, added)
         self.tasks: list[Task] = []
         self._learning = False
         self._changes: list[dict[str, Change]] = []
+        self._notes: dict[str, dict[str, Any]] = {}
         self._shown: int | None = None
         self._unprojected = Unprojected(model, self.layers, self.holds_heads)
         self._guards = Guards(self.weights, self)
         self._attached = True
-        self._take_back = attach(self.weights)
+        self._take_back = attach(model, self.weights)
 
     # What a user calls.
 
@@ -112,6 +115,7 @@ class Method(Learning):
         if self.protects:
             self.layers.check_still_frozen()
         self._take_in_head(len(self.tasks))
+        self._notes = {}
         self._changes.append(self.prepare(loader) if self.tasks or not self.plain_first_task else {})
         self.tasks.append(task)
         self._learning = True
@@ -181,6 +185,7 @@ class Method(Learning):
             "own": [dict(values) for values in self._unprojected.stored],
             "changes": [{name: change.state() for name, change in of.items()} for of in self._changes],
             "memory": self.memory_state(),
+            "notes": {name: dict(facts) for name, facts in self._notes.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -195,6 +200,7 @@ class Method(Learning):
         except KeyError as missing:
             raise ForeignState(f"the state is incomplete: it lacks {missing}.") from None
         self.tasks, self._learning, self._changes = list(state["tasks"]), bool(state["open"]), changes
+        self._notes = {name: dict(facts) for name, facts in state.get("notes", {}).items()}
         if self.tasks:
             self._take_in_head(len(self.tasks) - 1)
         for t, of in enumerate(changes):
@@ -224,6 +230,18 @@ class Method(Learning):
         return {
             "memory": size(self.memory_state()) + of_tasks,
             "per_task": of_tasks // max(1, len(self.tasks)),
+        }
+
+    def contents(self) -> dict[str, dict[str, Any]]:
+        """What is remembered of every protected weight, in plain numbers: what logs and figures show of a memory.
+
+        All have ``shape``, ``[g, o, d]``, and ``bytes``, those of all tasks; one whose gradient is projected has
+        ``capacity``, the share of its inputs that is protected. The rest is what the method notes and describes.
+        """
+        memory, notes = self.memory_state(), self._notes
+        return {
+            name: summary(weight, memory, self._changes) | notes.get(name, {}) | self.describe(name)
+            for name, weight in self.weights.items()
         }
 
     def detach(self) -> None:
@@ -261,6 +279,10 @@ class Method(Learning):
         check_directions(name, self.weights[name].shape, state["U"])
         return Mixing.from_state(state, like=self.weights[name].parameter)
 
+    def describe(self, name: str) -> dict[str, Any]:
+        """What ``contents`` says of one weight in addition: numbers, texts, and lists of them."""
+        return {}
+
     # What a method uses.
 
     @property
@@ -272,6 +294,15 @@ class Method(Learning):
     def changes(self) -> dict[str, Change]:
         """How the task being learned sees the weights, by name; nothing between tasks."""
         return self._changes[-1] if self._learning else {}
+
+    @property
+    def latest_changes(self) -> dict[str, Change]:
+        """How the task that was begun last sees the weights, also once it has been learned."""
+        return self._changes[-1] if self._changes else {}
+
+    def note(self, name: str, **facts: Any) -> None:
+        """Keep plain numbers about a weight and the task at hand until the next one begins, for ``contents``."""
+        self._notes.setdefault(name, {}).update(facts)
 
     @property
     def samples_before(self) -> int | None:
@@ -329,7 +360,7 @@ class Method(Learning):
             try:
                 yield
             finally:
-                self._take_back = attach(self.weights)
+                self._take_back = attach(self.model, self.weights)
 
     def _shapes(self) -> dict[str, list[int]]:
         return {name: list(weight.shape) for name, weight in self.weights.items()}

@@ -183,16 +183,20 @@ class OWM(Method):
         projection.matrix.copy_(P)  # in place: calls that wait for their gradients see it too
 
     def _mean_rows(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
-        """The rows of the mean input over the batch, which are the means of the rows."""
-        x: Tensor = args[0] if args else kwargs["input"]
-        convolves = isinstance(use.kind, ConvolutionKind)
-        axes = len(cast(_ConvNd, use.module).kernel_size) if convolves else 0
+        """The means of the rows over the inputs of the call, place by place."""
+        if not isinstance(use.kind, ConvolutionKind):
+            n = use.kind.inputs(use.module, args, kwargs)
+            for stack in use.rows(args, kwargs):
+                yield [rows.reshape(n, -1, rows.shape[-1]).mean(0, dtype=_wide(rows)) for rows in stack]
+            return
+        x: Tensor = args[0] if args else kwargs["input"]  # patches of the mean, which are means of the patches
+        axes = len(cast(_ConvNd, use.module).kernel_size)
         if x.ndim > axes + 1:  # otherwise an unbatched input
-            x = x.mean(0, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
-        if convolves and self.patch_stride is not None:
+            x = x.mean(0, keepdim=True, dtype=_wide(x))
+        if self.patch_stride is not None:
             yield patches(use.module, x, (self.patch_stride,) * axes)
         else:
-            yield from use.rows((x, *args[1:]), kwargs if args else {})
+            yield from use.rows((x,), {})
 
     def _alpha(self, name: str) -> float:
         """``α (α_end/α)^progress``."""
@@ -226,3 +230,7 @@ def _identity(weight: ProtectedWeight) -> Tensor:
     g, _, d = weight.shape
     device = "cpu" if weight.parameter.device.type == "mps" else weight.parameter.device
     return torch.eye(d, dtype=WORKING_DTYPE, device=device).repeat(g, 1, 1)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from codecl.algebra import Moments, Subspace
-from codecl.layers import Change, take
+from codecl.layers import Change, Projection, ProtectedWeight, take
+from codecl.layers.projection import times
 from codecl.methods.gpm import GPM
 from codecl.methods.settings import check
 from codecl.methods.state import ForeignState, check_directions
@@ -35,31 +36,75 @@ Chosen = list[dict[str, Tensor]]
 
 
 class Scaling:
-    """``W + Σ_j W S_j (Q_j − I) S_jᵀ``: what the weight does to the inputs of trusted tasks, scaled by learned Q."""
+    """``W + Σ_j W S_j (Q_j − I) S_jᵀ``: what the weight does to the inputs of trusted tasks, scaled by learned Q.
 
-    def __init__(self, tasks: Sequence[int], bases: Sequence[Tensor], Q: Sequence[Tensor] | None = None) -> None:
-        self.tasks, self.bases = list(tasks), list(bases)  # S_j: [g, d, r_j]
-        self._eyes = [torch.eye(S.shape[2], dtype=S.dtype, device=S.device).expand(len(S), -1, -1) for S in bases]
-        self.Q = [nn.Parameter(q.clone()) for q in (self._eyes if Q is None else Q)]  # [g, r_j, r_j]
-        self.on_inputs = all(len(S) == 1 for S in bases)
+    The ``S_j`` overlap: a column of several is kept, and multiplied, once, as one of ``U``; ``S_j = U[:, columns_j]``.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[int],
+        bases: Sequence[Tensor],
+        Q: Sequence[Tensor] | None = None,
+        of: ProtectedWeight | None = None,
+    ) -> None:
+        self.tasks = list(tasks)
+        self.U, self.columns = distinct_columns(bases)  # [g, d, k], and [g, r_j] for each task
+        eyes = (torch.eye(S.shape[2], dtype=S.dtype, device=S.device).expand(len(S), -1, -1) for S in bases)
+        self.Q = [nn.Parameter(q.clone()) for q in (eyes if Q is None else Q)]  # [g, r_j, r_j]
+        self.on_inputs = len(self.U) == 1
+        self._of, self._asked, self._removed = of, cast(Projection | None, None), False
+
+    @property
+    def bases(self) -> list[Tensor]:
+        """The ``S_j``, ``[g, d, r_j]``."""
+        return [select(self.U, columns) for columns in self.columns]
 
     def weight(self, W: Tensor) -> Tensor:
-        W_eff = W
-        for S, Q, eye in zip(self.bases, self.Q, self._eyes, strict=True):
-            W_eff = W_eff + (W @ S) @ (Q - eye) @ S.mT
-        return W_eff
+        heard = W.detach() if self._is_removed() else W
+        return W + times(self._scaled(times(heard, self.U)), self.U.mT)
 
     def rows(self, X: Tensor) -> Tensor:
-        changed = X
-        for S, Q, eye in zip(self.bases, self.Q, self._eyes, strict=True):
-            changed = changed + ((X @ S[0]) @ (Q - eye)[0].mT) @ S[0].mT
-        return changed
+        Z = (X @ self.U.squeeze(0)).unsqueeze(0)
+        return X + self._scaled(Z, transposed=True).squeeze(0) @ self.U.squeeze(0).mT
+
+    def _is_removed(self) -> bool:
+        """Whether the projection removes all gradient that reaches ``W`` through ``U``: then there is no need of it."""
+        if self._of is None or not self._of.learns_projected:
+            return False
+        if self._asked is not self._of.projection:
+            self._asked = self._of.projection
+            self._removed = self._asked is not None and self._asked.removes(self.U)
+        return self._removed
+
+    def _scaled(self, Z: Tensor, transposed: bool = False) -> Tensor:
+        """``Σ_j Z_j (Q_j − I)`` with ``Z_j`` the columns of task ``j``, and the result in their places."""
+        scaled = torch.zeros_like(Z)
+        for columns, Q in zip(self.columns, self.Q, strict=True):
+            Z_j = select(Z, columns)
+            more = times(Z_j, Q.mT if transposed else Q) - Z_j
+            scaled = scaled.scatter_add(2, columns.unsqueeze(1).expand_as(more), more)
+        return scaled
 
     def parameters(self) -> list[nn.Parameter]:
         return self.Q
 
     def state(self) -> dict[str, Any]:
         return {"tasks": list(self.tasks), "Q": [Q.detach().clone() for Q in self.Q]}
+
+
+def distinct_columns(bases: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """The columns of all ``bases: [g, d, r_j]``, each once if ``g = 1``, and which of them each of the bases has."""
+    U = torch.cat(list(bases), dim=2)
+    places = torch.arange(U.shape[2], device=U.device).expand(len(U), -1)
+    if len(U) == 1:
+        U, places = (found.unsqueeze(0) for found in torch.unique(U.squeeze(0), dim=1, return_inverse=True))
+    return U, list(torch.split(places, [S.shape[2] for S in bases], dim=1))
+
+
+def select(Z: Tensor, columns: Tensor) -> Tensor:
+    """Of each matrix of the stack ``Z: [g, n, k]`` the ``columns: [g, r]``."""
+    return Z.gather(2, columns.unsqueeze(1).expand(-1, Z.shape[1], -1))
 
 
 class TRGP(GPM):
@@ -158,7 +203,11 @@ class TRGP(GPM):
         found, expected = [list(Q.shape) for Q in state["Q"]], [[len(S), S.shape[2], S.shape[2]] for S in bases]
         if found != expected:
             raise ForeignState(f"'{name}' has Q of shape {found} in the state; its tasks need {expected}.")
-        return Scaling(state["tasks"], bases, [Q.to(like) for Q in state["Q"]])
+        return Scaling(state["tasks"], bases, [Q.to(like) for Q in state["Q"]], weight)
+
+    def describe(self, name: str) -> dict[str, Any]:
+        change = self.latest_changes.get(name)
+        return super().describe(name) | {"trusted": list(change.tasks) if isinstance(change, Scaling) else []}
 
     def _fold(self, name: str, R: list[Moments]) -> None:
         """The inputs of the learned task join the past of one weight."""
@@ -197,7 +246,7 @@ class TRGP(GPM):
 
     def _scaling(self, name: str, tasks: Sequence[int], G: Tensor) -> Scaling:
         """The change of a weight that trusts ``tasks``, before anything is learned."""
-        return Scaling(tasks, [self._basis(name, j) for j in tasks])
+        return Scaling(tasks, [self._basis(name, j) for j in tasks], of=self.weights[name])
 
     def _basis(self, name: str, task: int) -> Tensor:
         """``S_j`` of every matrix of the weight, ``[g, d, r_j]`` padded with zeros."""

@@ -215,7 +215,8 @@ class Trainer:
                     row[seen] = self.evaluate(self.stream.tasks[seen].test)[1]
         self.progress.accuracy.append(row)
         name = "all tasks" if self.method.joint else self.stream.tasks[t].name
-        self._tell("task", task=t, name=name, accuracy=row, bytes=self.method.bytes(), **self._together)
+        remembered = {"bytes": self.method.bytes(), "layers": self.method.contents()}
+        self._tell("task", task=t, name=name, accuracy=row, **remembered, **self._together)
 
     def evaluate(self, part: Part) -> tuple[float, float]:
         """Mean loss and accuracy in %, in batches of a fixed size and order: without running statistics they matter."""
