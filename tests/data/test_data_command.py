@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 
-from codecl.experiments import data_command
+from codecl.experiments.commands import data as data_command
 from codecl.experiments.data import sources
 from codecl.experiments.data.images import DamagedData
 from codecl.experiments.data.sources import SOURCES, File, find_root

@@ -7,6 +7,7 @@ import torch
 
 import codecl as package
 from codecl.experiments import cli
+from codecl.experiments.commands import run
 from codecl.experiments.registry import BENCHMARKS, METHODS
 from tests.experiments.running import SMALL, codecl, epochs_of, log_of, result_of
 
@@ -55,6 +56,29 @@ MISTAKES = [
     ("compare --seeds 1,,2", "whole numbers"),
     ("compare --methods ,", "--methods takes names"),
     ("compare --methods finetune,gmp", "no method 'gmp'"),
+    ("sweep", "nothing to vary"),
+    ("sweep --vary aperture", "--vary takes name=value,value,…; got 'aperture'"),
+    ("sweep --vary =1,2", "--vary takes name=value,value,…; got '=1,2'"),
+    ("sweep --vary aperture=", "has an empty value"),
+    ("sweep --vary aperture=1,,2", "--vary aperture=1,,2 has an empty value"),
+    ("sweep --vary aperture=[1", "without its other half"),
+    ("sweep --vary aperture=1 --vary aperture=2", "--vary aperture is given twice"),
+    ("sweep --vary apertur=1,2", "no hyperparameter of code-cl 'apertur'. Did you mean 'aperture'?"),
+    ("sweep --vary seed=1,2", "no hyperparameter of code-cl 'seed'"),
+    ("sweep --vary aperture=1,-2", "aperture"),
+    ("sweep --vary free_dims=20,2.5", "free_dims must be a whole number"),
+    ("sweep --vary epochs=2,3 --quick", "leave out --quick and --epochs"),
+    ("sweep --vary epochs=2,3 --epochs 4", "leave out --quick and --epochs"),
+    ("sweep --vary aperture=1 --method gmp", "no method 'gmp'"),
+    ("sweep --vary aperture=1 --method gpm", "no hyperparameter of gpm 'aperture'"),
+    ("sweep --vary aperture=1 --seeds x", "whole numbers with commas"),
+    ("sweep --vary aperture=1 --jobs 0", "--jobs must be 1 or more"),
+    ("sweep --vary aperture=1 --out file", "cannot be a run directory"),
+    ("inspect", "RUN"),
+    ("inspect nowhere", "nowhere is not a run directory: it has no recipe.toml"),
+    ("inspect folder", "folder is not a run directory"),
+    ("inspect file", "file is not a run directory"),
+    ("inspect folder --task first", "invalid int value"),
     # names
     ("run --method code_cl", "Did you mean 'code-cl'?"),
     ("run --method fintune", "Did you mean 'finetune'?"),
@@ -161,19 +185,21 @@ def test_every_mistake_is_one_line_and_exit_code_2(command, says, there, capsys)
     assert {str(path) for path in there.rglob("*") if "__pycache__" not in str(path)} == before
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["compare"], ["methods"], ["benchmarks"]], ids=str)
+@pytest.mark.parametrize(
+    "command", [[], ["run"], ["compare"], ["sweep"], ["inspect"], ["methods"], ["benchmarks"]], ids=str
+)
 def test_every_command_has_help(command, capsys):
     code, out, err = codecl(capsys, *command, "--help")
     assert (code, err) == (0, "")
     assert out.startswith("usage: codecl")
-    if command in (["run"], ["compare"]):
+    if command in (["run"], ["compare"], ["sweep"], ["inspect"]):
         examples = out[out.index("examples:") :].splitlines()[1:]
         assert len(examples) >= 3
         assert all(line.startswith(f"  codecl {command[0]}") for line in examples)
 
 
 def test_the_examples_of_the_help_are_commands_that_parse(capsys):
-    for command in ("run", "compare"):
+    for command in ("run", "compare", "sweep", "inspect"):
         _, out, _ = codecl(capsys, command, "--help")
         for line in out[out.index("examples:") :].splitlines()[1:]:
             words = line.split("   ")[0].split(">")[0].split()[1:]
@@ -290,7 +316,7 @@ def test_interruption_is_said_in_one_line(tmp_path, capsys, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "run", interrupted)
+    monkeypatch.setattr(run, "run", interrupted)
     code, _, err = codecl(capsys, "run", "--out", tmp_path / "run")
     assert code == 130
     assert err == "codecl: stopped. What was computed is kept; the same command again goes on.\n"

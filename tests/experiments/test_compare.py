@@ -157,8 +157,8 @@ def test_nothing_is_written_if_one_of_the_runs_cannot_be(tmp_path, capsys):
 
 
 def test_a_setting_goes_to_the_methods_that_have_it_and_to_no_other():
-    from codecl.experiments.cli import _changes_by_method
+    from codecl.experiments.commands.compare import changes_by_method
 
     given = {"aperture": 8.0, "lr": 0.5, "nonsense": 1}
-    by_method = _changes_by_method(given, ["finetune", "code-cl"])
+    by_method = changes_by_method(given, ["finetune", "code-cl"])
     assert by_method == {"finetune": {"lr": 0.5, "nonsense": 1}, "code-cl": given}

@@ -1,6 +1,6 @@
-"""Methods × seeds, several at a time, each run in a process and a directory of its own.
+"""Several runs at a time, each in a process and a directory of its own, and the table of methods × seeds.
 
-What is finished stays; the same comparison again goes on where it stopped, and a run that fails does not take the
+What is finished stays; the same command again goes on where it stopped, and a run that fails does not take the
 others with it.
 """
 
@@ -11,9 +11,9 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from codecl.experiments.usage import UsageError
 from codecl.training import metrics
 
 Tree = dict[str, Any]
+MEASURES = ("ACC %", "BWT %", "seeds", "time a run", "memory")
+DEVIATION = "± is the standard deviation over seeds (ddof = 1)."
 
 
 @dataclass(frozen=True)
@@ -41,42 +43,48 @@ def run_name(recipe: Recipe) -> str:
 
 
 def run_all(
-    recipes: Sequence[Recipe], out: Path, jobs: int, on_event: Callable[[str, Tree], None], root: Path = Path("data")
-) -> tuple[list[Tree], list[Failure]]:
-    """Results and failures of all ``recipes``, ``jobs`` at a time."""
-    for recipe in recipes:  # what cannot be is refused before anything is written
-        RunDirectory(out / run_name(recipe)).check(recipe)
-    for recipe in {recipe.method: recipe for recipe in recipes}.values():
+    recipes: Mapping[str, Recipe],
+    out: Path,
+    jobs: int,
+    on_event: Callable[[str, Tree], None],
+    root: Path = Path("data"),
+) -> tuple[dict[str, Tree], list[Failure]]:
+    """Results and failures of all ``recipes``, ``jobs`` at a time, each in the directory of its name below ``out``."""
+    directories = {name: RunDirectory(out / name) for name in recipes}
+    for name, recipe in recipes.items():  # what cannot be is refused before anything is written
+        directories[name].check(recipe)
+    for recipe in {replace(recipe, seed=0).to_toml(): recipe for recipe in recipes.values()}.values():
         make_trainer(recipe, root)
-    for recipe in recipes:
-        RunDirectory(out / run_name(recipe)).open_for(recipe)
+    for name, recipe in recipes.items():
+        directories[name].open_for(recipe)
     children: list[subprocess.Popen[str]] = []
     stopping = threading.Event()
 
-    def one(recipe: Recipe) -> Tree | Failure:
-        name = run_name(recipe)
-        directory = RunDirectory(out / name)
+    def one(name: str) -> Tree | Failure:
+        directory = directories[name]
         try:
             if (result := directory.result()) is not None:
                 return result
             if stopping.is_set():
                 return Failure(name, "not begun")
-            words = _run_child(directory.path, recipe.threads, root, children, lambda event: on_event(name, event))
+            threads = recipes[name].threads
+            words = _run_child(directory.path, threads, root, children, lambda event: on_event(name, event))
             result = directory.result()
         except UsageError as error:  # a damaged result
             return Failure(name, str(error))
         return result if result is not None else Failure(name, words)
 
     with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(one, recipe) for recipe in recipes]
+        futures = {name: pool.submit(one, name) for name in recipes}
         try:
-            ended = [future.result() for future in futures]
+            ended = {name: future.result() for name, future in futures.items()}
         except BaseException:  # Ctrl-C, or nobody reads our output any more
             stopping.set()
             for child in children:
                 child.terminate()
             raise
-    return [e for e in ended if not isinstance(e, Failure)], [e for e in ended if isinstance(e, Failure)]
+    results = {name: end for name, end in ended.items() if not isinstance(end, Failure)}
+    return results, [end for end in ended.values() if isinstance(end, Failure)]
 
 
 def _run_child(
@@ -115,20 +123,24 @@ def comparison(results: Sequence[Tree], baseline: str = "gpm") -> str:
     for method, of in by_method.items():
         comparable = [r for r in of if r["seed"] in base and not metrics.together(r["accuracy"])]
         transfers = [metrics.fwt(r["accuracy"], base[r["seed"]]["accuracy"]) for r in comparable]
-        rows.append(
-            [
-                title(method),
-                _spread([r["acc"] for r in of]),
-                _spread([r["bwt"] for r in of if r["bwt"] is not None]),
-                *([_spread(transfers)] if base else []),
-                str(len(of)),
-                duration(sum(sum(r["seconds"].values()) for r in of) / len(of)),
-                size(round(sum(r["bytes"]["memory"] for r in of) / len(of))),
-            ]
-        )
+        acc, bwt, *rest = measured(of)
+        rows.append([title(method), acc, bwt, *([_spread(transfers)] if base else []), *rest])
+    acc, bwt, *rest = MEASURES
     transfer = [f"FWT % over {baseline}"] if base else []
-    head = ["method", "ACC %", "BWT %", *transfer, "seeds", "time a run", "memory"]
-    return table(head, rows) + "\n± is the standard deviation over seeds (ddof = 1)."
+    return table(["method", acc, bwt, *transfer, *rest], rows) + f"\n{DEVIATION}"
+
+
+def measured(of: Sequence[Tree]) -> list[str]:
+    """The cells of ``MEASURES`` for runs that differ in the seed alone."""
+    if not of:
+        return ["–", "–", "0", "–", "–"]
+    return [
+        _spread([r["acc"] for r in of]),
+        _spread([r["bwt"] for r in of if r["bwt"] is not None]),
+        str(len(of)),
+        duration(sum(sum(r["seconds"].values()) for r in of) / len(of)),
+        size(round(sum(r["bytes"]["memory"] for r in of) / len(of))),
+    ]
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -222,7 +222,7 @@ def _runner() -> Callable[..., Any]:
     if "torch._dynamo" not in sys.modules:
         return AttachedForward._run
     if not _UNCOMPILED:
-        _UNCOMPILED.append(torch.compiler.disable(AttachedForward._run))
+        _UNCOMPILED.append(torch.compiler.disable(AttachedForward._run))  # type: ignore[no-untyped-call]
     return _UNCOMPILED[0]
 
 

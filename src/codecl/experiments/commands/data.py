@@ -1,22 +1,41 @@
-"""What ``codecl data check`` and ``codecl data get`` do."""
+"""``codecl data check`` and ``codecl data get``."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+from codecl.experiments.commands.options import add_command, data_option, data_root
 from codecl.experiments.data.download import DownloadFailed, Progress, fetch
 from codecl.experiments.data.images import DamagedData, DataSet, MissingData
 from codecl.experiments.data.sources import SOURCES, File, Source
 from codecl.experiments.data.unpack import unpack
 from codecl.experiments.progress import size, table
-from codecl.experiments.usage import UsageError
+from codecl.experiments.usage import FAILED, UsageError
 from codecl.messages import unknown_name
 
-FAILED = 1
+
+def add(commands: Any) -> None:
+    parser = add_command(
+        commands, "data", data, "see which data sets are there, or download those that may be downloaded",
+        """
+  codecl data check
+  codecl data get cifar100 mnist --data-dir DATA""",
+    )  # fmt: skip
+    parser.add_argument("action", choices=["check", "get"], help="check what is there, or get what is not")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets to get (default all)")
+    data_option(parser)
+
+
+def data(options: argparse.Namespace) -> int:
+    root = data_root(options)
+    if options.action == "check":
+        return check(root)
+    return get(root, options.names, ProgressBar(sys.stderr))
 
 
 def check(root: Path, out: TextIO | None = None) -> int:

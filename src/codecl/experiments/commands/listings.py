@@ -1,12 +1,50 @@
-"""What ``codecl methods``, ``codecl benchmarks`` and ``codecl memory`` print."""
+"""``codecl methods``, ``codecl benchmarks`` and ``codecl memory``: what there is, and what it stores."""
 
 from __future__ import annotations
 
+import argparse
+from typing import Any
+
+from codecl.experiments.commands.options import add_command
 from codecl.experiments.progress import size, table
 from codecl.experiments.recipe import setting_defaults
 from codecl.experiments.registry import BENCHMARKS, METHODS
 from codecl.experiments.usage import UsageError
 from codecl.methods.footprint import FOOTPRINTS, Layer
+
+LETTERS = (
+    ("N", "inputs", 1024, "of the layer"),
+    ("M", "outputs", 2048, "of the layer"),
+    ("T", "tasks", 10, "learned"),
+    ("B", "directions", 80, "that each task adds"),
+    ("K", "free", 80, "directions that CODE-CL frees"),
+)
+
+
+def add(commands: Any) -> None:
+    summary = "print what each projection method stores for one fully connected layer"
+    footprint = add_command(commands, "memory", list_memory, summary)
+    for letter, name, default, what in LETTERS:
+        footprint.add_argument(
+            f"--{name}", type=int, default=default, metavar=letter, help=f"{what} (default {default})"
+        )
+    add_command(commands, "methods", list_methods, "list the methods and their hyperparameters")
+    add_command(commands, "benchmarks", list_benchmarks, "list the benchmarks")
+
+
+def list_methods(_: argparse.Namespace) -> int:
+    print(methods())
+    return 0
+
+
+def list_benchmarks(_: argparse.Namespace) -> int:
+    print(benchmarks())
+    return 0
+
+
+def list_memory(options: argparse.Namespace) -> int:
+    print(memory(Layer(options.inputs, options.outputs, options.tasks, options.directions, options.free)))
+    return 0
 
 
 def methods() -> str:
