@@ -167,3 +167,14 @@ def test_differences_name_both_sides():
         "settings.closed: [] here, ['a'] there",
     ]
     assert Recipe("code-cl").differences(Recipe("finetune")) == ["method: 'code-cl' here, 'finetune' there"]
+
+
+@pytest.mark.parametrize("preset", ["paper", "official"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_benchmark_that_is_like_another_begins_with_its_values(method, preset):
+    recipes = [
+        make_recipe({"method": method, "preset": preset, "benchmark": benchmark}, {})
+        for benchmark in ("split-cifar100", "split-cifar100-vit")
+    ]
+    assert recipes[0].training == recipes[1].training
+    assert recipes[0].settings == recipes[1].settings

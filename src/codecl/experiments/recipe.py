@@ -158,22 +158,29 @@ def takes_seed(method: type[Method]) -> bool:
 def _published(benchmark: str, method: str, preset: str) -> dict[str, dict[str, Any]]:
     """What the recipe file of the benchmark says: for all, in the preset, for the method, for it in the preset.
 
-    A method that is ``like`` another begins with what that one has.
+    A method that is ``like`` another begins with what that one has, and so does a benchmark.
     """
-    file = resources.files("codecl.experiments") / "recipes" / f"{benchmark}.toml"
-    table = _nones(tomllib.loads(file.read_text(encoding="utf-8")))
-    layers = [table, table.get("presets", {}).get(preset, {})]
+    tables = _recipe_files(benchmark)
+    layers = [layer for table in tables for layer in (table, table.get("presets", {}).get(preset, {}))]
+    methods = {name: of for table in tables for name, of in table.get("methods", {}).items()}
     training: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     for layer in layers:
         training |= layer.get("training", {})
-    for ancestor in _ancestry(table.get("methods", {}), method):
+    for ancestor in _ancestry(methods, method):
         for layer in layers:
             own = dict(layer.get("methods", {}).get(ancestor, {}))
             own.pop("like", None)
             training |= own.pop("training", {})
             settings |= own
     return {"training": training, "settings": settings}
+
+
+def _recipe_files(benchmark: str) -> list[dict[str, Any]]:
+    """The recipe files of the benchmarks that this one is like, the furthest first, and its own."""
+    file = resources.files("codecl.experiments") / "recipes" / f"{benchmark}.toml"
+    own = _nones(tomllib.loads(file.read_text(encoding="utf-8")))
+    return [*(_recipe_files(own["like"]) if "like" in own else ()), own]
 
 
 def _ancestry(methods: Mapping[str, Any], method: str) -> list[str]:

@@ -43,6 +43,9 @@ SPLITS = {"split_seed": ("0", "run")}  # CODE-CL and SGP fix the seed of the val
 BENCHMARKS: dict[str, Benchmark] = {
     "permuted-digits": Benchmark("embedded: shuffled 8×8 digits, MLP", 5, digits.stream, digits.network),
     "split-cifar100": Benchmark("CIFAR-100 in tens of classes, AlexNet", 10, cifar100.split, cifar100.alexnet, SPLITS),
+    "split-cifar100-vit": Benchmark(
+        "CIFAR-100 in tens of classes, small vision transformer", 10, cifar100.split, cifar100.vit, SPLITS
+    ),
     "ol-cifar100": Benchmark(
         "CIFAR-100 in tens of classes that overlap, AlexNet", 7, cifar100.overlapping, cifar100.alexnet, SPLITS
     ),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from codecl.experiments.benchmarks.parts import CIFAR_MEAN, CIFAR_STD, Normalise, classes_of, make_task
 from codecl.experiments.data.cifar import cifar100, superclasses
 from codecl.experiments.data.images import DataSet, Images
-from codecl.networks import AlexNet, LeNet, MultiHead, kaiming
+from codecl.networks import AlexNet, LeNet, MultiHead, VisionTransformer, kaiming
 from codecl.training.stream import Stream
 
 VALIDATION = 0.05
@@ -57,6 +57,11 @@ def superclass(root: Path, seed: int, *, pixels: str = "true", order: str = "0")
 
 def alexnet(stream: Stream, **_: Any) -> nn.Module:
     return MultiHead(AlexNet(), AlexNet.features, [task.classes for task in stream.tasks])
+
+
+def vit(stream: Stream, **_: Any) -> nn.Module:
+    backbone = VisionTransformer()
+    return MultiHead(backbone, backbone.features, [task.classes for task in stream.tasks])
 
 
 def lenet(stream: Stream, **_: Any) -> nn.Module:

@@ -133,13 +133,13 @@ def layers_of(run: Run) -> list[dict[str, Tree]]:
 def _spectrum(layer: Tree) -> list[float]:
     """The singular values of a layer, if they are there with what is needed to place them."""
     values, shape = layer.get("spectrum"), layer.get("shape")
-    placed = is_number(layer.get("rank")) and isinstance(shape, list) and len(shape) == 3 and is_number(shape[-1])
-    complete = placed and isinstance(values, list) and all(map(is_number, values))
-    return list(values) if complete and values else []
+    placed = is_number(layer.get("rank")) and isinstance(shape, list) and bool(shape) and is_number(shape[-1])
+    complete = placed and shape[-1] > 0 and isinstance(values, list) and all(map(is_number, values))
+    return list(values) if complete else []
 
 
 def _number(value: Any) -> float:
-    return float(value) if is_number(value) else math.nan
+    return float(value) if is_number(value) and math.isfinite(value) else math.nan
 
 
 def _short(names: Sequence[str]) -> list[str]:

@@ -102,7 +102,8 @@ def find(directories: Sequence[Path], out: Path) -> Found:
 
 
 def seen_from(out: Path, path: Path) -> str:
-    return Path(os.path.relpath(path, out.resolve())).as_posix()
+    """The way from ``out`` to ``path``, as text that can be written."""
+    return Path(os.path.relpath(path, out.resolve())).as_posix().encode(errors="replace").decode()
 
 
 def _directories(given: Iterable[Path]) -> Iterator[Path]:
@@ -147,7 +148,7 @@ def check(result: Tree) -> None:
         if said != value and (said is None or value is None or not math.isclose(said, value, abs_tol=1e-6)):
             raise ValueError(f"{name} is {said!r}, but the accuracy matrix gives {value!r}.")
     counted = {"bytes": ("memory", "per_task"), "seconds": ("train", "between_tasks", "evaluate")}
-    amounts = {f"{table}.{key}": result[table].get(key) for table, keys in counted.items() for key in keys}
+    amounts = {f"{t}.{key}": result[t].get(key) for t, keys in counted.items() for key in {*keys, *result[t]}}
     amounts |= {f"training.{key}": result["training"].get(key) for key in ("epochs", "lr")}
     amounts |= {f"epochs[{i}]": count for i, count in enumerate(result["epochs"])}
     for name, amount in amounts.items():

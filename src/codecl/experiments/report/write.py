@@ -64,15 +64,15 @@ def write_report(
     every = [*general, *(figure for several in of_run.values() for figure in several)]
     contents: dict[str, bytes] = {}
     for table in tables:
-        contents |= {f"tables/{slug(table.name)}.{e}": make(table).encode() for e, make in FORMATS.items()}
+        contents |= {f"tables/{slug(table.name)}.{e}": _bytes(make(table)) for e, make in FORMATS.items()}
     for figure in every:
-        contents |= {f"figures/{figure.name}.svg": figure.svg.encode(), f"figures/{figure.name}.png": figure.png}
+        contents |= {f"figures/{figure.name}.svg": _bytes(figure.svg), f"figures/{figure.name}.png": figure.png}
     remarks = tuple(_remarks(found, experiments, base, with_figures))
     left_out = (*found.unfinished, *_repeats(experiments), *found.damaged)
     shown = Contents(found.runs, short, tables, general, of_run, left_out, remarks, sorted(contents))
     text = page(shown)
     _forget_earlier(out, contents)
-    for name, data in {**contents, PAGE: text.encode()}.items():
+    for name, data in {**contents, PAGE: _bytes(text)}.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(data)
     return Report(tuple(tables), (PAGE, *sorted(contents)), remarks, left_out, found.damaged)
@@ -162,6 +162,10 @@ def _forget_earlier(out: Path, contents: Iterable[str]) -> None:
         return
     for name in set(earlier) - set(contents):
         (out / name).unlink(missing_ok=True)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="replace")  # a record may hold half a character
 
 
 def _sentence(begin: str, others: Sequence[str]) -> str:
