@@ -132,10 +132,10 @@ def layers_of(run: Run) -> list[dict[str, Tree]]:
 
 def _spectrum(layer: Tree) -> list[float]:
     """The singular values of a layer, if they are there with what is needed to place them."""
-    values, shape = layer.get("spectrum"), layer.get("shape")
-    placed = is_number(layer.get("rank")) and isinstance(shape, list) and bool(shape) and is_number(shape[-1])
-    complete = placed and shape[-1] > 0 and isinstance(values, list) and all(map(is_number, values))
-    return list(values) if complete else []
+    values, shape, rank = layer.get("spectrum"), layer.get("shape"), layer.get("rank")
+    if not (isinstance(shape, list) and shape and is_number(shape[-1]) and shape[-1] > 0 and is_number(rank)):
+        return []
+    return values if isinstance(values, list) and all(map(is_number, values)) else []
 
 
 def _number(value: Any) -> float:

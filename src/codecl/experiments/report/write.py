@@ -138,7 +138,7 @@ def _remarks(found: Found, experiments: Sequence[Experiment], baseline: str, wit
     silent = sum(not insides.layers_of(run) for run in found.runs)
     if with_figures and silent:
         whose = "No log says" if silent == len(found.runs) else f"{silent} of {len(found.runs)} logs do not say"
-        yield f"{whose} what the layers remember, as older ones do not: no spectra and capacities of these runs."
+        yield f"{whose} what the layers remember; older ones cannot. These runs have no spectra and capacities."
     if not with_figures:
         yield "Figures were left out (--no-figures)."
 
