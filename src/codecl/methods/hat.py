@@ -32,7 +32,8 @@ from codecl.layers.channels import follow_units
 from codecl.layers.gates import Gates
 from codecl.layers.table import Policy
 from codecl.methods.learning import Closure
-from codecl.methods.method import Method, Task
+from codecl.methods.method import Method
+from codecl.methods.remembering import Task
 from codecl.methods.settings import check, stream
 from codecl.methods.state import ForeignState, size
 

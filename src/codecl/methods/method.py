@@ -1,14 +1,7 @@
 """What every method shares: tasks, heads, norms and biases, guarded optimizers, state. By itself, fine-tuning.
 
-A method of one's own is a subclass with a few hooks, all optional:
-
-    prepare(loader)       before a task after the first: the changes of weights that the task sees
-    remember(loader)      after a task: fold its inputs into memory and set ``weight.projection``
-    memory_state()        what ``remember`` keeps: nested dicts and lists of tensors, numbers and strings
-    load_memory(state)    the inverse; sets ``weight.projection``
-    describe(name)        what ``contents`` is to say of a weight beside its size, in plain numbers
-
-and those of ``learning.py``, for what happens within a step.
+A method of one's own is a subclass with a few hooks, all optional: those of ``remembering.py``, for what happens
+between tasks, and those of ``learning.py``, for what happens within a step.
 """
 
 from __future__ import annotations
@@ -21,31 +14,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn, optim
 
-from codecl.layers import (
-    Change,
-    Forward,
-    LayerTable,
-    Mixing,
-    ProtectedWeight,
-    attach,
-    call_with_first,
-    refuse_wrappers,
-    survey,
-    take,
-)
+from codecl.layers import Forward, attach, call_with_first, refuse_wrappers, survey
 from codecl.layers.table import Policy
 from codecl.messages import unknown_name
-from codecl.methods.contents import summary
 from codecl.methods.guard import Project
 from codecl.methods.guards import Guards
-from codecl.methods.learning import Learning, Loss, loss_gradients
-from codecl.methods.state import FORMAT, ForeignState, check_directions, check_state, size
+from codecl.methods.learning import Loss
+from codecl.methods.remembering import Remembering, Task
+from codecl.methods.state import FORMAT, ForeignState, check_state, size
 from codecl.methods.unprojected import Unprojected
 
-Task = int | str
 
-
-class Method(Learning):
+class Method(Remembering):
     """Plain fine-tuning, and the frame in which every other method stands.
 
     ``heads`` names the modules that each task has for itself; those of a ``MultiHead`` are found. ``skip`` names what
@@ -65,8 +45,6 @@ class Method(Learning):
     """Whether the heads of a multi-head model stand still once their task has been learned."""
     joint: ClassVar[bool] = False
     """Whether all tasks are learned at once. A trainer begins them all, then hands out batches ``(x, y, tasks)``."""
-    samples: int | None = None
-    """How many inputs of a task the method looks at; None for all."""
 
     def __init__(
         self,
@@ -80,14 +58,8 @@ class Method(Learning):
         forward: Forward = call_with_first,
         loss: Loss | None = None,
     ) -> None:
-        super().__init__(model, forward, loss)
         refuse_wrappers(model)
-        self.layers: LayerTable = survey(model, heads, skip, norm, bias, self.protects, added)
-        self.tasks: list[Task] = []
-        self._learning = False
-        self._changes: list[dict[str, Change]] = []
-        self._notes: dict[str, dict[str, Any]] = {}
-        self._shown: int | None = None
+        super().__init__(model, survey(model, heads, skip, norm, bias, self.protects, added), forward, loss)
         self._unprojected = Unprojected(model, self.layers, self.holds_heads)
         self._guards = Guards(self.weights, self)
         self._attached = True
@@ -232,18 +204,6 @@ class Method(Learning):
             "per_task": of_tasks // max(1, len(self.tasks)),
         }
 
-    def contents(self) -> dict[str, dict[str, Any]]:
-        """What is remembered of every protected weight, in plain numbers: what logs and figures show of a memory.
-
-        All have ``shape``, ``[g, o, d]``, and ``bytes``, those of all tasks; one whose gradient is projected has
-        ``capacity``, the share of its inputs that is protected. The rest is what the method notes and describes.
-        """
-        memory, notes = self.memory_state(), self._notes
-        return {
-            name: summary(weight, memory, self._changes) | notes.get(name, {}) | self.describe(name)
-            for name, weight in self.weights.items()
-        }
-
     def detach(self) -> None:
         """Give the model and its optimizers back as they were found; the shared weights keep what was learned."""
         self._check_attached()
@@ -253,87 +213,7 @@ class Method(Learning):
         self._unprojected.restore_flags()
         self._attached = False
 
-    # What a method overrides.
-
-    @classmethod
-    def reading(cls, preset: str) -> dict[str, Any]:
-        """The settings that make the method what the paper prints (``paper``) or its authors run (``official``)."""
-        return {}
-
-    def prepare(self, loader: Iterable[Any] | None) -> dict[str, Change]:
-        """Before a task after the first: how its view of the weights differs from the shared ones, by weight name."""
-        return {}
-
-    def remember(self, loader: Iterable[Any] | None) -> None:
-        """After a task: fold its inputs into memory. The only place where memory changes."""
-
-    def memory_state(self) -> Any:
-        """What ``remember`` keeps."""
-        return {}
-
-    def load_memory(self, state: Any) -> None:
-        """The inverse of ``memory_state``; sets the projections."""
-
-    def load_change(self, name: str, state: Mapping[str, Any], memory: Any) -> Change:
-        """The inverse of ``Change.state()``; ``memory`` is the ``memory_state()`` that was saved beside it."""
-        check_directions(name, self.weights[name].shape, state["U"])
-        return Mixing.from_state(state, like=self.weights[name].parameter)
-
-    def describe(self, name: str) -> dict[str, Any]:
-        """What ``contents`` says of one weight in addition: numbers, texts, and lists of them."""
-        return {}
-
-    # What a method uses.
-
-    @property
-    def weights(self) -> dict[str, ProtectedWeight]:
-        """The protected weights by name."""
-        return self.layers.protected
-
-    @property
-    def changes(self) -> dict[str, Change]:
-        """How the task being learned sees the weights, by name; nothing between tasks."""
-        return self._changes[-1] if self._learning else {}
-
-    @property
-    def latest_changes(self) -> dict[str, Change]:
-        """How the task that was begun last sees the weights, also once it has been learned."""
-        return self._changes[-1] if self._changes else {}
-
-    def note(self, name: str, **facts: Any) -> None:
-        """Keep plain numbers about a weight and the task at hand until the next one begins, for ``contents``."""
-        self._notes.setdefault(name, {}).update(facts)
-
-    @property
-    def samples_before(self) -> int | None:
-        """How many inputs ``prepare`` looks at; None for all."""
-        return self.samples
-
-    def sample(self, loader: Iterable[Any] | None) -> list[Any]:
-        """Whole batches of ``loader``, until there are ``self.samples`` inputs."""
-        return take(loader, self.samples)
-
-    def gradients(self, batches: Iterable[Any]) -> dict[str, Tensor]:
-        """``∂L/∂W`` over ``batches``, ``[g, o, d]`` by weight name, in evaluation mode and not projected."""
-        return loss_gradients(self, self.weights, batches)
-
-    @contextmanager
-    def shared_weights(self) -> Iterator[None]:
-        """The network on its shared weights, whatever task is current."""
-        shown = self._shown
-        self._show(None)
-        try:
-            yield
-        finally:
-            self._show(shown)
-
     # The rest is nobody else's.
-
-    def _show(self, position: int | None) -> None:
-        self._shown = position
-        changes = self._changes[position] if position is not None else {}
-        for name, weight in self.weights.items():
-            weight.change = changes.get(name)
 
     def _position(self, task: Task) -> int:
         if task in self.tasks:
