@@ -16,7 +16,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := src tests examples benchmarks
 
-.PHONY: help setup demo test reproduction bench lint format clean
+.PHONY: help setup demo test docs reproduction bench lint format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,10 @@ demo: $(STAMP) ## compare fine-tuning, GPM and CODE-CL on the embedded benchmark
 test: $(STAMP) ## run the tests (WORKERS=2, ARGS=...)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
+# Warnings are errors, and nothing is fetched. Always anew (-E): pages come from code as well.
+docs: $(STAMP) ## build the documentation: docs/_build/html/index.html
+	@$(BIN)/python -m sphinx -E -q -W --keep-going -d docs/_build/doctrees docs docs/_build/html
+
 reproduction: $(STAMP) ## write REPRODUCTION.md from results/
 	@$(BIN)/python -m codecl.experiments.reproduction results REPRODUCTION.md
 
@@ -63,5 +67,5 @@ format: $(STAMP) ## fix style and formatting in place
 	@$(BIN)/ruff format $(wildcard $(SOURCES))
 
 clean: ## remove .venv, caches and builds
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 	find $(wildcard $(SOURCES)) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,8 +1,9 @@
-"""The method of one's own that CONTRIBUTING shows: it keeps every promise, and the command runs it beside ours."""
+"""The method and the benchmark of one's own that the documents show: the command runs them beside ours."""
 
 import importlib
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,39 @@ def test_it_is_compared_by_the_command(my_method, tmp_path, capsys):
     result = json.loads((out / "mypackage.mymodule.MyMethod-seed0" / "result.json").read_text())
     assert result["settings"]["strength"] == 0.25
     assert len(result["accuracy"]) == 2
+
+
+@pytest.fixture
+def my_benchmark(tmp_path, monkeypatch):
+    """The blocks of the page on benchmarks as a module of the user's."""
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "add-a-benchmark.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "mybenchmark.py").write_text(blocks[0].split("\nfor make in")[0] + blocks[1])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    yield
+    sys.modules.pop("mybenchmark", None)
+
+
+def test_a_benchmark_of_ones_own_is_compared_by_the_command(my_benchmark, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = ["--benchmark", "mybenchmark:SOURCES", "--epochs", "2", "--set", "lr=0.1", "--quiet"]
+    assert main(["compare", "--methods", "gpm,finetune", *asked]) == 0
+    result = json.loads((tmp_path / "runs" / "mybenchmark.SOURCES" / "gpm-seed0" / "result.json").read_text())
+    assert result["benchmark"] == "mybenchmark:SOURCES"
+    assert len(result["accuracy"]) == 3
+    assert main(["report", "runs", "--no-figures"]) == 0
+    assert "mybenchmark:SOURCES" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mybenchmark:MISSING", "the benchmark 'mybenchmark:MISSING' cannot be imported: AttributeError"),
+        ("nowhere.at_all:B", "the benchmark 'nowhere.at_all:B' cannot be imported: ModuleNotFoundError"),
+        ("mybenchmark:stream", "'mybenchmark:stream' is not a Benchmark"),
+    ],
+)
+def test_what_is_no_benchmark_is_refused_in_one_line(my_benchmark, name, words, capsys):
+    assert main(["run", "--benchmark", name]) == 2
+    assert words in capsys.readouterr().err

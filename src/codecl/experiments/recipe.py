@@ -177,7 +177,9 @@ def _published(benchmark: str, method: str, preset: str) -> dict[str, dict[str, 
 
 
 def _recipe_files(benchmark: str) -> list[dict[str, Any]]:
-    """The recipe files of the benchmarks that this one is like, the furthest first, and its own."""
+    """The recipe files of the benchmarks that this one is like, the furthest first, and its own; a user's has none."""
+    if ":" in benchmark:
+        return []
     file = resources.files("codecl.experiments") / "recipes" / f"{benchmark}.toml"
     own = _nones(tomllib.loads(file.read_text(encoding="utf-8")))
     return [*(_recipe_files(own["like"]) if "like" in own else ()), own]

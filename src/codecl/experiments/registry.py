@@ -83,18 +83,26 @@ EMBEDDED = "permuted-digits"
 
 def find_method(name: str) -> type[Method]:
     """A method by name, or a user's own by ``package.module:Class``."""
-    if ":" in name:
-        module, _, attribute = name.partition(":")
-        try:
-            found = getattr(importlib.import_module(module), attribute)
-        except Exception as error:  # whatever a module of the user's raises
-            raise UsageError(f"the method {name!r} cannot be imported: {type(error).__name__}: {error}.") from error
-        if not (isinstance(found, type) and issubclass(found, Method)):
-            raise UsageError(f"{name!r} is not a subclass of codecl.Method.")
-        return found
-    if name not in METHODS:
-        raise UsageError(unknown_name("method", name, METHODS))
-    return METHODS[name]
+    if ":" not in name:
+        if name not in METHODS:
+            raise UsageError(unknown_name("method", name, METHODS))
+        return METHODS[name]
+    found = _imported("method", name)
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise UsageError(f"{name!r} is not a subclass of codecl.Method.")
+    return found
+
+
+def find_benchmark(name: str) -> Benchmark:
+    """A benchmark by name, or a user's own by ``package.module:NAME``."""
+    if ":" not in name:
+        if name not in BENCHMARKS:
+            raise UsageError(unknown_name("benchmark", name, BENCHMARKS))
+        return BENCHMARKS[name]
+    found = _imported("benchmark", name)
+    if not isinstance(found, Benchmark):
+        raise UsageError(f"{name!r} is not a Benchmark of codecl.experiments.registry.")
+    return found
 
 
 def title(name: str) -> str:
@@ -103,7 +111,9 @@ def title(name: str) -> str:
     return f"{name} ({label})" if label else name
 
 
-def find_benchmark(name: str) -> Benchmark:
-    if name not in BENCHMARKS:
-        raise UsageError(unknown_name("benchmark", name, BENCHMARKS))
-    return BENCHMARKS[name]
+def _imported(what: str, name: str) -> object:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # whatever a module of the user's raises
+        raise UsageError(f"the {what} {name!r} cannot be imported: {type(error).__name__}: {error}.") from error

@@ -1,0 +1,68 @@
+"""How the documentation is built: ``make docs``. It needs no network; only a reader's browser fetches MathJax."""
+
+import re
+import sys
+from pathlib import Path
+
+import codecl
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS / "_extensions"))
+
+project = "codecl"
+author = "The codecl authors"
+project_copyright = author
+version = release = codecl.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
+extensions += ["sphinx.ext.mathjax", "sphinx.ext.viewcode", "command_line"]
+exclude_patterns = ["_build"]
+nitpicky = True
+
+html_theme = "furo"
+html_title = f"codecl {release}"
+html_static_path = ["_static"]
+html_css_files = ["codecl.css"]
+html_copy_source = False
+html_show_sphinx = False
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_inherit_docstrings = False  # a method's page says what is its own; the rest stands with its base class
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+autosummary_generate = False  # the pages are written by hand, by group
+python_maximum_signature_line_length = 88
+python_use_unqualified_type_names = True
+
+nitpick_ignore_regex = [
+    ("py:class", r"(torch|collections|typing|pathlib)\..*"),  # types of others: nothing is fetched to link to them
+    ("py:class", r"codecl\.layers\.(heads\.TaskHeads|weight\.Use)"),  # not public, in the fields of what is
+    ("py:class", r"dict\[str"),  # half of an alias that Sphinx takes apart
+]
+
+# Documents outside of docs/ that are pages here as well, each or a section of it.
+PAGES = {
+    "CONTRIBUTING.md#add-a-method": "howto/add-a-method.md",
+    "CONTRIBUTING.md#add-a-layer-type": "howto/add-a-layer-type.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "REPRODUCTION.md": "reproduction.md",
+    "CHANGELOG.md": "changelog.md",
+}
+
+
+def lead_to_pages(app, name, source):
+    """A link that leaves ``docs`` for a document which is a page here leads to the page."""
+    up = "../" * (name.count("/") + 1)
+
+    def page(link):
+        target = PAGES.get(link[1])
+        return f"]({up[3:]}{target})" if target else link[0]
+
+    source[0] = re.sub(rf"\]\({re.escape(up)}([^)]*)\)", page, source[0])
+
+
+def setup(app):
+    app.connect("source-read", lead_to_pages)
