@@ -37,7 +37,9 @@ def add_command(
 
 def recipe_options(parser: Parser) -> None:
     """The options of every command that runs something."""
-    parser.add_argument("--benchmark", help=f"a benchmark name (codecl benchmarks; default {EMBEDDED}), or package.module:NAME")
+    parser.add_argument(
+        "--benchmark", help=f"a benchmark name (codecl benchmarks; default {EMBEDDED}), or package.module:NAME"
+    )
     parser.add_argument("--preset", help="paper (default) or official: as the paper prints, or as its authors run")
     parser.add_argument("--quick", action="store_true", help="at most 15 epochs a task")
     parser.add_argument("--tasks", type=int, metavar="N", help="the first N tasks only")
