@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import between_tasks, loader, methods, training_step
+from benchmarks import between_tasks, loader, methods, training_step, wide
 
 OUT = Path(__file__).parent / "out"
 
@@ -19,7 +19,7 @@ def main() -> None:
         "parts",
         nargs="*",
         metavar="PART",
-        help="step, methods, loader, between, tasks, width; all if none is named",
+        help="step, methods, vit, wide, loader, between, tasks, width; all if none is named",
     )
     parser.add_argument("--repeat", type=int, default=20, help="rounds of the training step (default 20)")
     parser.add_argument("--largest", type=int, default=8192, help="the largest width d (default 8192)")
@@ -31,7 +31,15 @@ def main() -> None:
         ),
         "methods": (
             f"AlexNet in its fifth task: a step over plain SGD, batch 64, {torch.get_num_threads()} threads",
-            lambda: methods.measure(options.repeat),
+            lambda: methods.measure_alexnet(options.repeat),
+        ),
+        "vit": (
+            f"ViT in its fifth task: a step over plain SGD, batch 64, {torch.get_num_threads()} threads",
+            lambda: methods.measure_vit(options.repeat),
+        ),
+        "wide": (
+            "Two Linear layers of width 4096 in their fifth task, batch 64",
+            lambda: wide.measure(options.repeat),
         ),
         "loader": ("A batch of images", lambda: loader.measure(options.repeat)),
         "between": (

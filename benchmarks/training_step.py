@@ -7,7 +7,8 @@ from torch import nn
 
 from benchmarks.timing import in_turn, ratio
 from codecl import CodeCL, Conceptor, MultiHead
-from codecl.networks import AlexNet, ReducedResNet18
+from codecl.layers.norms import is_norm
+from codecl.networks import AlexNet, ReducedResNet18, VisionTransformer
 
 K, BATCH = 80, 64
 
@@ -21,7 +22,13 @@ def measure(repeat: int) -> list[dict[str, object]]:
         "plain SGD": training_step(resnet(), None),
         "CODE-CL, full rank": training_step(resnet(), None, full=True),
     }
-    for network, cases in (("AlexNet", of_alexnet), ("reduced ResNet18", of_resnet)):
+    of_vit = {
+        "plain SGD": training_step(vit(), None),
+        "CODE-CL, rank 125 in the Linear layers": training_step(vit(), 125),
+        "CODE-CL, full rank": training_step(vit(), None, full=True),
+    }
+    networks = {"AlexNet": of_alexnet, "reduced ResNet18": of_resnet, "ViT, depth 6, width 192": of_vit}
+    for network, cases in networks.items():
         seconds = in_turn(cases, repeat)
         for name in list(cases)[1:]:
             milliseconds = 1e3 * sorted(seconds[name])[len(seconds[name]) // 2]
@@ -42,6 +49,12 @@ def alexnet() -> nn.Module:
 
 def resnet() -> nn.Module:
     backbone = ReducedResNet18()
+    return MultiHead(backbone, backbone.features, 10)
+
+
+def vit() -> nn.Module:
+    """32×32 images in 64 patches of 4×4, six blocks of width 192."""
+    backbone = VisionTransformer(image_size=32, patch=4, width=192, depth=6)
     return MultiHead(backbone, backbone.features, 10)
 
 
@@ -68,14 +81,15 @@ def training_step(model: nn.Module, rank: int | None, full: bool = False) -> Cal
 def hold_norms(model: nn.Module) -> None:
     """The papers train norms in the first task only; plain SGD is not charged for them either."""
     for module in model.modules():
-        if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
+        if is_norm(module):
             module.requires_grad_(False)
 
 
 def in_second_task(method: CodeCL, rank: int | None) -> CodeCL:
     """A state as a real first task would leave it: ``rank`` directions in Linear layers, all of them in convolutions.
 
-    Convolutions with more than K inputs have K directions freed, as happens on the real data.
+    Convolutions with more than K inputs have K directions freed, as happens on the real data, and so have Linear
+    layers where ``rank`` is not given.
     """
     generator = torch.Generator().manual_seed(0)
     state = method.state_dict()
@@ -86,7 +100,7 @@ def in_second_task(method: CodeCL, rank: int | None) -> CodeCL:
         k = d if convolution or rank is None else min(rank, d)
         stack = [_random_conceptor(d, k, generator) for _ in range(g)]
         state["memory"][name] = [C.factor for C in stack]
-        if convolution and d > K:
+        if (convolution or rank is None) and d > K:
             U = torch.stack([C.top(K) for C in stack]).to(weight.parameter.dtype)
             freed[name] = {"U": U, "M": torch.zeros(g, K, K), "replace": False, "hold": False}
     state |= {"tasks": [0, 1], "open": True, "own": [{}], "changes": [{}, freed]}

@@ -1,7 +1,10 @@
 """The examples run, and show what they say they show."""
 
 import importlib.util
+import random
 from pathlib import Path
+
+import pytest
 
 from codecl import CodeCL, Method
 
@@ -32,6 +35,83 @@ def test_the_quickstart_prints_both_rows(monkeypatch, capsys):
     monkeypatch.setattr(quickstart, "TASKS", 2)
     monkeypatch.setattr(quickstart, "EPOCHS", 1)
     quickstart.main()
+    printed = capsys.readouterr().out.splitlines()
+    for label in ("fine-tuning", "CODE-CL"):
+        (row,) = [line for line in printed if line.startswith(label)]
+        assert row.count("(") == 2  # beside each last accuracy, the one just after learning
+
+
+def lost(rows):
+    """How much of the accuracy on earlier tasks is gone after the last one, on average."""
+    return sum(row[-1] - last for row, last in zip(rows[:-1], rows[-1][:-1], strict=True)) / (len(rows) - 1)
+
+
+def check_that_code_cl_keeps_what_fine_tuning_loses(plain, protected, learned=90):
+    assert plain[0] == protected[0]  # the first task is learned alike
+    assert lost(plain) > 10
+    assert lost(protected) < 4
+    assert min(row[-1] for row in protected) > learned
+
+
+def test_a_vision_transformer_on_digits(monkeypatch):
+    vit = load("vit_digits")
+    monkeypatch.setattr(vit, "TASKS", 3)
+    monkeypatch.setattr(vit, "EPOCHS", 5)
+    plain, protected = vit.learn_all(Method), vit.learn_all(CodeCL, aperture=60.0, free_dims=16)
+    check_that_code_cl_keeps_what_fine_tuning_loses(plain, protected)
+
+
+def test_a_text_transformer_over_two_of_its_domains(monkeypatch):
+    text = load("text_domains")
+    monkeypatch.setattr(text, "DOMAINS", dict(list(text.DOMAINS.items())[:2]))
+    plain = text.learn_all(Method)
+    protected = text.learn_all(CodeCL, aperture={"words*": 300.0, "*": 16.0}, free_dims=8)
+    check_that_code_cl_keeps_what_fine_tuning_loses(plain, protected, learned=85)
+
+
+def test_what_is_praise_in_a_sentence():
+    """Read with a parser of its own: the last clause counts, and *not* turns it around."""
+    text, chance = load("text_domains"), random.Random(3)
+    for domain, (_, _, good, bad) in text.DOMAINS.items():
+        found = [text.sentence(domain, chance) for _ in range(60)]
+        for words, praise in found:
+            *before, adjective = words.split(" but ")[-1].split()
+            assert adjective in good.split(",") + bad.split(",")
+            assert praise == ((adjective in good.split(",")) != ("not" in before))
+            assert text.numbers(words)[: len(words.split()) + 1] == [
+                text.NUMBER[w] for w in ("<start> " + words).split()
+            ]
+            assert len(text.numbers(words)) == text.LENGTH
+        assert {praise for _, praise in found} == {0, 1}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """A folder with four of the eight kinds."""
+    cnn, folder = load("folder_cnn"), tmp_path_factory.mktemp("pictures")
+    cnn.KINDS = {name: cnn.KINDS[name] for name in ("frame", "plus", "ring", "square")}
+    cnn.draw_pictures(folder)
+    return folder
+
+
+def test_a_cnn_on_a_folder_of_pictures(pictures):
+    cnn = load("folder_cnn")
+    stream = cnn.tasks(pictures)
+    assert [name for name, _, _ in stream] == ["frame or plus", "ring or square"]
+    assert [len(part) for _, *parts in stream for part in parts] == [160, 80] * 2
+    plain, protected = cnn.learn_all(stream, Method), cnn.learn_all(stream, CodeCL, aperture=8.0, free_dims=16)
+    check_that_code_cl_keeps_what_fine_tuning_loses(plain, protected)
+
+
+@pytest.mark.parametrize("name", ["vit_digits", "text_domains", "folder_cnn"])
+def test_an_example_prints_both_rows(name, pictures, monkeypatch, capsys):
+    example = load(name)
+    monkeypatch.setattr(example, "EPOCHS", 1)
+    if name == "vit_digits":
+        monkeypatch.setattr(example, "TASKS", 2)
+    if name == "text_domains":
+        monkeypatch.setattr(example, "DOMAINS", dict(list(example.DOMAINS.items())[:2]))
+    example.main(*[str(pictures)] if name == "folder_cnn" else [])
     printed = capsys.readouterr().out.splitlines()
     for label in ("fine-tuning", "CODE-CL"):
         (row,) = [line for line in printed if line.startswith(label)]

@@ -104,9 +104,9 @@ REFUSED = {  # HAT masks units that torch.fx can follow from layer to layer
 }
 
 OPTIMIZERS: dict[str, tuple[Callable[..., optim.Optimizer], dict[str, Any]]] = {
-    "SGD": (partial(optim.SGD, lr=0.1), {}),
+    "SGD": (partial(optim.SGD, lr=0.03), {}),
     "SGD with momentum": (partial(optim.SGD, lr=0.02, momentum=0.9, nesterov=True), {}),
-    "SGD with decay": (partial(optim.SGD, lr=0.1, weight_decay=0.1), {}),
+    "SGD with decay": (partial(optim.SGD, lr=0.03, weight_decay=0.1), {}),
     "Adam": (partial(optim.Adam, lr=0.02), {}),
     "AdamW": (partial(optim.AdamW, lr=0.02), {}),
     "RMSprop": (partial(optim.RMSprop, lr=0.01), {"project": "both"}),

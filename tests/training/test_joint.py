@@ -13,6 +13,7 @@ from codecl.experiments.compare import comparison
 from codecl.experiments.progress import ShowProgress
 from codecl.experiments.recipe import make_recipe
 from codecl.experiments.run import run
+from codecl.experiments.report.records import Run
 from codecl.experiments.rundir import RunDirectory
 from codecl.methods.multitask import Multitask
 from codecl.training import metrics
@@ -105,7 +106,7 @@ def test_a_run_of_one_row_has_neither_backward_nor_forward_transfer():
 
 
 def test_the_reproduction_table_takes_one_row():
-    row = next(line for line in reproduction.table([JOINT], {}).splitlines() if "multitask" in line)
+    row = next(line for line in reproduction.table([Run("multitask-seed0", JOINT)]).splitlines() if "multitask" in line)
     assert [cell.strip() for cell in row.split("|")][7:9] == ["85.00", "–"]
 
 
