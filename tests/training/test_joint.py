@@ -12,8 +12,8 @@ from codecl.experiments import reproduction
 from codecl.experiments.compare import comparison
 from codecl.experiments.progress import ShowProgress
 from codecl.experiments.recipe import make_recipe
-from codecl.experiments.run import run
 from codecl.experiments.report.records import Run
+from codecl.experiments.run import run
 from codecl.experiments.rundir import RunDirectory
 from codecl.methods.multitask import Multitask
 from codecl.training import metrics
