@@ -30,7 +30,7 @@ from codecl.layers import Change, Projection, ProtectedWeight
 from codecl.layers.projection import times
 from codecl.methods.settings import check
 from codecl.methods.state import ForeignState
-from codecl.methods.trgp import TRGP, Scaling, select
+from codecl.methods.trgp import TRGP, Scaling
 
 
 class Transfer(Scaling):
@@ -114,7 +114,7 @@ class CUBER(TRGP):
                 W, back = self.weights[name], change.open if self.weights[name].learns_projected else change.U
                 moved = _Moved.apply(W.matrices(), change.W_before, change.U, back)  # type: ignore[no-untyped-call]
                 of = dict(zip(change.tasks, change.columns, strict=True))
-                costs += [torch.linalg.vector_norm(select(moved, of[j])) for j in change.gaining()]
+                costs += [torch.linalg.vector_norm(moved[..., of[j]]) for j in change.gaining()]
         if not costs:
             return None
         _ = self.batch  # without watch() no epoch ends and no regime is tested, and this says so

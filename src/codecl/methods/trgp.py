@@ -49,7 +49,7 @@ class Scaling:
         of: ProtectedWeight | None = None,
     ) -> None:
         self.tasks = list(tasks)
-        self.U, self.columns = distinct_columns(bases)  # [g, d, k], and [g, r_j] for each task
+        self.U, self.columns = distinct_columns(bases)  # [g, d, k], and [r_j] for each task
         eyes = (torch.eye(S.shape[2], dtype=S.dtype, device=S.device).expand(len(S), -1, -1) for S in bases)
         self.Q = [nn.Parameter(q.clone()) for q in (eyes if Q is None else Q)]  # [g, r_j, r_j]
         self.on_inputs = len(self.U) == 1
@@ -58,7 +58,7 @@ class Scaling:
     @property
     def bases(self) -> list[Tensor]:
         """The ``S_j``, ``[g, d, r_j]``."""
-        return [select(self.U, columns) for columns in self.columns]
+        return [self.U[..., columns] for columns in self.columns]
 
     def weight(self, W: Tensor) -> Tensor:
         heard = W.detach() if self._is_removed() else W
@@ -81,9 +81,8 @@ class Scaling:
         """``Σ_j Z_j (Q_j − I)`` with ``Z_j`` the columns of task ``j``, and the result in their places."""
         scaled = torch.zeros_like(Z)
         for columns, Q in zip(self.columns, self.Q, strict=True):
-            Z_j = select(Z, columns)
-            more = times(Z_j, Q.mT if transposed else Q) - Z_j
-            scaled = scaled.scatter_add(2, columns.unsqueeze(1).expand_as(more), more)
+            Z_j = Z.index_select(2, columns)
+            scaled = scaled.index_add(2, columns, times(Z_j, Q.mT if transposed else Q) - Z_j)
         return scaled
 
     def parameters(self) -> list[nn.Parameter]:
@@ -94,17 +93,13 @@ class Scaling:
 
 
 def distinct_columns(bases: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """The columns of all ``bases: [g, d, r_j]``, each once if ``g = 1``, and which of them each of the bases has."""
-    U = torch.cat(list(bases), dim=2)
-    places = torch.arange(U.shape[2], device=U.device).expand(len(U), -1)
-    if len(U) == 1:
-        U, places = (found.unsqueeze(0) for found in torch.unique(U.squeeze(0), dim=1, return_inverse=True))
-    return U, list(torch.split(places, [S.shape[2] for S in bases], dim=1))
+    """The columns of all ``bases: [g, d, r_j]``, each once, and which of them each of the bases has.
 
-
-def select(Z: Tensor, columns: Tensor) -> Tensor:
-    """Of each matrix of the stack ``Z: [g, n, k]`` the ``columns: [g, r]``."""
-    return Z.gather(2, columns.unsqueeze(1).expand(-1, Z.shape[1], -1))
+    Columns of a stack are the same if they are in all of its matrices.
+    """
+    together = torch.cat(list(bases), dim=2)
+    U, places = torch.unique(together.flatten(0, 1), dim=1, return_inverse=True)
+    return U.unflatten(0, together.shape[:2]), list(torch.split(places, [S.shape[2] for S in bases]))
 
 
 class TRGP(GPM):
