@@ -9,6 +9,8 @@ from torch.nn.functional import cross_entropy
 from codecl import CodeCL
 
 CLASSES = 3
+FIRST, SECOND = "first.weight", "second.weight"
+"""The protected weights of ``mlp()``."""
 Batches = list[tuple[Tensor, Tensor]]
 
 

@@ -16,12 +16,11 @@ from codecl.methods.state import ForeignState
 
 from ..algebra import dense
 from ..algebra.cases import generator, normal, orthonormal
-from .cases import learn, mlp, task_data
+from .cases import FIRST, SECOND, learn, mlp, task_data
 from .gpm_reference import LAYERS, networks, one_layer, projector, streams
 from .trgp_reference import SlowSD, intersection, numbers_in_memory, reloaded, run_beside, tensors_in
 
 few = settings(max_examples=6)
-FIRST, SECOND = "first.weight", "second.weight"
 
 
 @few

@@ -17,7 +17,7 @@ LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
         "–": "--", "−": "$-$", "±": r"$\pm$", "²": "$^2$", "×": r"$\times$", "·": r"$\cdot$", "…": r"\dots{}",
-        "α": r"$\alpha$", "ε": r"$\varepsilon$",
+        "α": r"$\alpha$", "ε": r"$\varepsilon$", "<": "$<$", ">": "$>$", "|": "$|$",
         **{character: f"\\{character}" for character in "&%$#_"},
     }
 )  # fmt: skip
