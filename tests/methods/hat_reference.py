@@ -47,8 +47,8 @@ class Reference:
         post = self.past(of.writes(index))
         return 1 - (post if of.reads is None else min(post, self.past(of.reads(index))))
 
-    def step(self, x: Tensor, y: Tensor, i: int, batches: int) -> float:
-        s = 1 / self.smax + (self.smax - 1 / self.smax) * i / batches
+    def step(self, x: Tensor, y: Tensor, position: float) -> float:
+        s = 1 / self.smax + (self.smax - 1 / self.smax) * position
         leaves = {name: value.clone().requires_grad_() for name, value in self.parameters.items()}
         e = {group: value.clone().requires_grad_() for group, value in self.e.items()}
         masks = {group: torch.sigmoid(s * value) for group, value in e.items()}

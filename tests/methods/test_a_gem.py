@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
+from codecl import Method
 from codecl.methods.a_gem import AGEM, project
 from codecl.methods.replay import Sample
 from codecl.networks import MultiHead
@@ -121,6 +122,15 @@ def test_the_projection_is_the_nearest_gradient_that_does_no_harm(pair):
         assert abs(parameter.grad @ r) <= 1e-12 * r.norm() * g.norm()
 
 
+def test_a_reference_too_small_for_single_precision():
+    """Its square is 0 there; a reference of zeros leaves the gradient alone."""
+    for size, expected in ((1e-26, [0.0, 2.0]), (0.0, [-1.0, 2.0])):
+        parameter = nn.Parameter(torch.zeros(2))
+        parameter.grad = torch.tensor([-1.0, 2.0])
+        project([parameter], [torch.tensor([size, 0.0])])
+        assert parameter.grad.tolist() == pytest.approx(expected)
+
+
 def test_the_projection_is_over_all_parameters_at_once():
     """The sign of one product over all decides, and a weight without a gradient of its own gets its share."""
     a, b, c = (nn.Parameter(torch.zeros(2)) for _ in range(3))
@@ -169,6 +179,48 @@ def test_only_ended_tasks_are_drawn_from_and_no_sample_twice(monkeypatch):
     assert {sample.task for begun, samples in drawn for sample in samples if begun == 3} == {0, 1}
     size = method.bytes()
     assert size["per_task"] == size["memory"] // 3 > 0
+
+
+@pytest.mark.parametrize("label", [torch.tensor([0, 1]), torch.tensor(0.5)])
+def test_a_label_that_is_no_class_is_refused(label):
+    with pytest.raises(TypeError, match=r"class by class: a label must be one whole number; got .* of torch"):
+        AGEM(nn.Linear(2, 3)).insert(Sample(torch.zeros(2), label, 0))
+
+
+class Noisy(nn.Module):
+    """Notes what it draws in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.drawn = []
+
+    def forward(self, x):
+        if self.training:
+            self.drawn.append(float(torch.rand(())))
+        return x
+
+
+def test_the_memory_changes_nothing_that_the_network_draws():
+    """In the passes over the batches of a task a layer draws what it would draw without a memory."""
+    drawn = {}
+    for make in (Method, AGEM):
+        noise = Noisy()
+        model = MultiHead(nn.Sequential(nn.Flatten(), nn.Linear(18, 7), noise), 7, CLASSES).double()
+        method = make(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        method.guard(optimizer)
+        torch.manual_seed(5)
+        drawn[make] = []
+        for t in range(2):
+            method.begin_task(t)
+            for batch in method.watch(task_batches(t)):
+                optimizer.zero_grad()
+                method.objective(batch).backward()
+                drawn[make].append(noise.drawn[-1])
+                optimizer.step()
+            method.end_task()
+        assert len(noise.drawn) == (6 if make is Method else 9)
+    assert drawn[AGEM] == drawn[Method]
 
 
 @pytest.mark.parametrize("wrong", [{"memory_per_class": 0}, {"reference": 0}])

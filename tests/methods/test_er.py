@@ -10,22 +10,27 @@ from torch import nn
 from torch.testing import assert_close
 
 from codecl.methods.er import ER, Reservoir
+from codecl.methods.settings import stream
 from codecl.training.check import check_method
 
 from .test_a_gem import network, task_batches
 
-LR = 0.2
+LR, SEED = 0.2, 11
 
 
 def literal(model, multi, size, replay, rule):
-    """One step on the mean loss over current and stored samples, one by one; then the reservoir. Draws as torch's."""
-    parameters, memory, seen = list(model.parameters()), [], 0
+    """One step on the mean loss over current and stored samples, one by one; then the reservoir."""
+    parameters, memory, seen, step = list(model.parameters()), [], 0, 0
+
+    def random(use):
+        return torch.Generator().manual_seed(stream(SEED, step, use))
+
     for t in range(3):
         for epoch in range(2):
             for x, y in task_batches(t):
                 chosen = range(len(memory))
                 if len(memory) > replay:
-                    chosen = torch.randperm(len(memory))[:replay].tolist()
+                    chosen = torch.randperm(len(memory), generator=random("draw"))[:replay].tolist()
                 lot = [(one, label, t) for one, label in zip(x, y, strict=True)] + [memory[i] for i in chosen]
                 features = (model.backbone if multi else model[:5])(torch.stack([one for one, _, _ in lot]))
                 losses = []
@@ -37,12 +42,14 @@ def literal(model, multi, size, replay, rule):
                     for parameter, gradient in zip(parameters, found, strict=True):
                         if gradient is not None:
                             parameter.sub_(LR * gradient)
+                slots = random("slots")
                 for one, label in zip(x, y, strict=True) if epoch == 0 else ():
                     if seen < size:
                         memory.append((one, label, t))
-                    elif (j := int(torch.randint(seen + (rule == "standard"), ()))) < size:
+                    elif (j := int(torch.randint(seen + (rule == "standard"), (), generator=slots))) < size:
                         memory[j] = (one, label, t)
                     seen += 1
+                step += 1
     return memory
 
 
@@ -51,10 +58,9 @@ def literal(model, multi, size, replay, rule):
 def test_the_same_weights_and_samples_as_the_literal_loop(multi, size, replay, rule):
     model = network(multi)
     theirs = copy.deepcopy(model)
-    method = ER(model, memory=size, replay=replay, reservoir=rule)
+    method = ER(model, memory=size, replay=replay, reservoir=rule, seed=SEED)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     method.guard(optimizer)
-    torch.manual_seed(11)
     for t in range(3):
         method.begin_task(t)
         for _ in range(2):
@@ -63,7 +69,6 @@ def test_the_same_weights_and_samples_as_the_literal_loop(multi, size, replay, r
                 method.objective(batch).backward()
                 optimizer.step()
         method.end_task()
-    torch.manual_seed(11)
     memory = literal(theirs, multi, size, replay, rule)
     for name, value in theirs.named_parameters():
         assert_close(model.get_parameter(name), value, atol=1e-9, rtol=1e-9, msg=name)
@@ -98,11 +103,12 @@ SIZE, COUNT, RUNS = 6, 30, 4000
 
 def inclusion(rule):
     """How often each of ``COUNT`` numbers is in the reservoir in the end, over ``RUNS`` runs."""
-    torch.manual_seed(5)
     counts = torch.zeros(COUNT)
-    for _ in range(RUNS):
+    for run in range(RUNS):
         reservoir, slots = Reservoir(SIZE, rule), [None] * SIZE
         for number in range(COUNT):
+            if number % 5 == 0:  # a step of five samples, as the method seeds it
+                reservoir.generator = torch.Generator().manual_seed(stream(run, number // 5, "slots"))
             if (slot := reservoir.place()) is not None:
                 slots[slot] = number
         counts[slots] += 1

@@ -1,6 +1,7 @@
 """EWC: penalty and Fisher information against loops over inputs and numbers, in float64."""
 
 import random
+import weakref
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn, optim
 from torch.testing import assert_close
 
-from codecl import MultiHead
-from codecl.methods.ewc import EWC, Quadratic, rebatched
+from codecl import MultiHead, check_method
+from codecl.methods.ewc import EWC, Quadratic
 from codecl.methods.state import ForeignState
 from codecl.training.engine import Plan, Trainer
 from codecl.training.stream import Stream, Task, Tensors
@@ -272,20 +273,60 @@ def test_the_sum_of_two_quadratics_is_one_where_nothing_holds_too():
     assert float(both(x)) == pytest.approx(float(one(x) + two(x)))
 
 
-def test_batches_of_another_size():
-    X, y = torch.arange(13.0), torch.arange(13)
-    batches = [(X[:5], y[:5]), (X[5:6], y[5:6]), (X[6:], y[6:])]
-    for size, counts in ((1, [1] * 13), (4, [4, 4, 5]), (6, [6, 7]), (5, [5, 5, 3]), (12, [13]), (20, [13])):
-        found = list(rebatched(batches, size))
-        assert [len(x) for x, _ in found] == counts
-        assert torch.equal(torch.cat([x for x, _ in found]), X)
-        assert torch.equal(torch.cat([y for _, y in found]), y)
-    named = list(rebatched([{"x": X, "k": 3, "s": torch.tensor(1.0)}], 7))
-    assert [(batch["x"].tolist(), batch["k"], float(batch["s"])) for batch in named] == [
-        (X[:7].tolist(), 3, 1.0),
-        (X[7:].tolist(), 3, 1.0),
-    ]
-    assert list(rebatched(["strange", "things"], 4)) == ["strange", "things"]
+def test_no_more_than_a_batch_or_two_is_held_at_a_time():
+    alive = weakref.WeakSet()
+    most = []
+
+    def loader():
+        for x, y in task_data(0, n=80, batch=4):
+            x = x.clone()
+            alive.add(x)
+            most.append(len(alive))
+            yield x, y
+
+    method = EWC(mlp(), heads=["head"], fisher_batch=8)
+    method.begin_task(0)
+    method.end_task(loader())
+    assert len(most) == 20
+    assert max(most) <= 4
+
+
+def test_fewer_samples_are_the_first_batches():
+    found = []
+    for samples, batches in ((9, task_data(0, n=40)), (None, task_data(0, n=40)[:2])):
+        method = EWC(mlp(), heads=["head"], samples=samples)
+        method.begin_task(0)
+        method.end_task(batches)
+        found.append(method.memory)
+    for name, one in found[0].items():
+        assert torch.equal(one.F, found[1][name].F)
+
+
+class Text(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+    def forward(self, tokens):
+        return self.out(self.words(tokens).mean(1))
+
+
+def test_texts_padded_batch_by_batch():
+    torch.manual_seed(0)
+    model = Text().double()
+    batches = [(torch.randint(0, 9, (n, length)), torch.randint(0, 3, (n,))) for n, length in ((3, 5), (4, 7), (2, 7))]
+    method = EWC(model, fisher_batch=1)
+    method.begin_task(0)
+    method.end_task(batches)
+    fisher = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for tokens, labels in batches:
+        for one, label in zip(tokens, labels, strict=True):
+            model.zero_grad()
+            F.cross_entropy(model(one[None]), label[None]).backward()
+            for name, p in model.named_parameters():
+                fisher[name] += p.grad**2 / 9
+    for name, value in fisher.items():
+        assert_close(method.memory[name].F, value)
 
 
 @pytest.mark.parametrize(
@@ -308,3 +349,10 @@ def test_settings_that_cannot_be(wrong):
 def test_the_published_reading():
     assert EWC.reading("official") == {"fisher_mode": "train"}
     assert EWC.reading("paper") == {}
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"fisher": "sum", "fisher_mode": "train"}, {"fisher": "online", "samples": 8}]
+)
+def test_it_keeps_every_promise(settings):
+    assert len(check_method(lambda model: EWC(model, **settings))) == 9

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from codecl import CodeCL
+from codecl import AGEM, DFGP, ER, EWC, HAT, CodeCL
 
 from .cases import drift, inputs, loss_on, mlp, outputs_of, task_data
 from .optimizers import TRAININGS, Training, plain, sgd
@@ -92,6 +92,18 @@ def test_unguarded_training_warns_and_moves_old_outputs():
     with pytest.warns(UserWarning, match=r"task 'two' was trained by an optimizer that is not guarded.*method\.guard"):
         method.end_task(two)
     assert drift(outputs_of(method, "one", inputs(one)), before) > 1e-3
+
+
+@pytest.mark.parametrize("make", [EWC, HAT, AGEM, ER, DFGP], ids=lambda make: make.name)
+def test_a_method_that_takes_part_in_steps_warns_from_the_first_task_on(make):
+    model = mlp(norm=False)
+    method = make(model) if make in (AGEM, ER) else make(model, heads=["head"])
+    for task in range(2):
+        data = task_data(task)
+        method.begin_task(task, data)
+        plain(model, data, sgd()(model), 1)
+        with pytest.warns(UserWarning, match=f"task {task} was .* not guarded: {make.name} took no part in its steps"):
+            method.end_task(data)
 
 
 def test_a_task_that_trains_nothing_does_not_warn():

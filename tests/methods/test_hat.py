@@ -1,5 +1,6 @@
 """HAT: against the formulas written out, what it holds, and what it gives back."""
 
+import itertools
 import math
 from collections import OrderedDict
 
@@ -10,12 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn, optim
 from torch.testing import assert_close
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from codecl import MultiHead
+from codecl import MultiHead, check_method
 from codecl.layers.channels import UnknownUnits
 from codecl.methods.hat import HAT, Masked
 from codecl.methods.state import ForeignState
 from codecl.networks import AlexNet, LeNet, ReducedResNet18
+from codecl.training.engine import Plan, Trainer
+from codecl.training.stream import Stream, Task, Tensors
 
 from .cases import CLASSES, mlp, seeded, task_data
 from .hat_reference import RESIDUAL, STACK, Reference, Residual, Stack, residual, stack
@@ -26,6 +30,14 @@ def pictures(task, shape, n=12, batch=5):
     X = torch.randn(n, *shape, generator=seeded(50 + task), dtype=torch.float64)
     y = torch.randint(0, CLASSES, (n,), generator=seeded(70 + task))
     return list(zip(X.split(batch), y.split(batch), strict=True))
+
+
+class Counted(list):
+    """Batches, and how many inputs there are, as the loader of a trainer says."""
+
+    @property
+    def inputs(self):
+        return sum(len(x) for x, _ in self)
 
 
 def train(method, batches, optimizer, epochs=2):
@@ -56,11 +68,17 @@ def outputs(method, task, x):
     ids=["stack", "residual"],
 )
 @settings(max_examples=3, deadline=None)
-@given(smax=st.sampled_from([2.0, 10.0, 400.0]), c=st.sampled_from([0.0, 0.75, 4.0]), seed=st.integers(0, 9))
-def test_the_same_weights_and_masks_as_the_formulas(network, forward, wiring, shape, heads, smax, c, seed):
+@given(
+    smax=st.sampled_from([2.0, 10.0, 400.0]),
+    c=st.sampled_from([0.0, 0.75, 4.0]),
+    seed=st.integers(0, 9),
+    annealing=st.sampled_from(["batches", "inputs"]),
+)
+def test_the_same_weights_and_masks_as_the_formulas(network, forward, wiring, shape, heads, smax, c, seed, annealing):
     torch.manual_seed(seed)
     model = network().double()
-    method = HAT(model, heads=heads, smax=smax, c=c, seed=seed)
+    method = HAT(model, heads=heads, smax=smax, c=c, seed=seed, annealing=annealing)
+    positions = [0.0, 0.5, 1.0] if annealing == "batches" else [0.0, 5 / 12, 10 / 12]
     start = {name: value.detach().clone() for name, value in model.named_parameters()}
     reference = Reference(forward, start, wiring, smax, c, lr=0.05)
     optimizer = optim.SGD(model.parameters(), lr=0.05)
@@ -69,8 +87,8 @@ def test_the_same_weights_and_masks_as_the_formulas(network, forward, wiring, sh
         batches = pictures(task, shape)
         method.begin_task(task)
         reference.begin({group: e.detach() for group, e in method.embeddings[task].items()})
-        losses = train(method, batches, optimizer)
-        expected = [reference.step(*batch, i, len(batches)) for _ in range(2) for i, batch in enumerate(batches)]
+        losses = train(method, Counted(batches), optimizer)
+        expected = [reference.step(*batch, at) for _ in range(2) for batch, at in zip(batches, positions, strict=True)]
         assert_close(losses, expected, atol=1e-8, rtol=0)
         for name, value in reference.parameters.items():
             assert_close(model.get_parameter(name).detach(), value, atol=1e-8, rtol=0)
@@ -108,11 +126,34 @@ def test_masks_harden_within_an_epoch_and_are_hard_outside_of_one():
     method.model.train()
     batches = task_data(0, n=16, batch=4)
     for i, _ in enumerate(method.watch(batches)):
-        assert_close(method.mask(0, "first.weight"), torch.sigmoid((0.1 + 9.9 * i / 4) * e))
+        assert_close(method.mask(0, "first.weight"), torch.sigmoid((0.1 + 9.9 * i / 3) * e))
         method.model.eval()
         assert_close(method.mask(0, "first.weight"), torch.sigmoid(10 * e))
         method.model.train()
     assert_close(method.mask(0, "first.weight"), torch.sigmoid(10 * e))
+
+
+@pytest.mark.parametrize(
+    ("loader", "by_batches", "by_inputs"),
+    [
+        (task_data(0, n=10, batch=4), [0, 0.5, 1], [0, 4 / 12, 8 / 12]),  # a list does not say how many inputs it has
+        (Counted(task_data(0, n=10, batch=4)), [0, 0.5, 1], [0, 0.4, 0.8]),
+        (DataLoader(TensorDataset(*task_data(0, n=10, batch=10)[0]), batch_size=4), [0, 0.5, 1], [0, 0.4, 0.8]),
+        (task_data(0, n=4, batch=4), [1], [0]),
+    ],
+    ids=["list", "counted", "DataLoader", "one batch"],
+)
+def test_how_far_an_epoch_has_come(loader, by_batches, by_inputs):
+    for annealing, expected in (("batches", by_batches), ("inputs", by_inputs)):
+        method = HAT(mlp(norm=False), heads=["head"], smax=10.0, annealing=annealing)
+        method.begin_task(0)
+        method.model.train()
+        for _ in range(2):
+            found = [method._s(0) for _ in method.watch(loader)]
+            assert found == pytest.approx([0.1 + 9.9 * position for position in expected])
+        method.detach()
+    assert HAT.reading("official") == {"annealing": "inputs"}
+    assert HAT.reading("paper") == {}
 
 
 def harden(method, of=3):
@@ -261,7 +302,7 @@ def test_the_compensation_undoes_the_annealing():
     method.model.train()
     e = torch.tensor([-0.6, -0.3, 0.0, 0.01, 0.7], dtype=torch.float64, requires_grad=True)
     for i, _ in enumerate(method.watch([0] * 4)):
-        s = 1 / 20 + (20 - 1 / 20) * i / 4
+        s = 1 / 20 + (20 - 1 / 20) * i / 3
         (at_s,) = torch.autograd.grad(torch.sigmoid(s * e).sum(), e)
         (at_1,) = torch.autograd.grad(torch.sigmoid(e).sum(), e)
         assert_close(at_s * method._compensation(e.detach()), 20 * at_1)
@@ -274,7 +315,7 @@ def test_embeddings_are_cut_after_the_step():
     optimizer = optim.SGD(method.model.parameters(), lr=1.0)
     method.guard(optimizer)
     method.begin_task(0)
-    train(method, task_data(0, n=8), optimizer, epochs=1)
+    train(method, task_data(0, n=16), optimizer, epochs=1)
     e = torch.cat([e.detach() for e in method.parameters()])
     assert float(e.abs().max()) == 6.0
     assert (e == -6).sum() > len(e) / 2
@@ -372,6 +413,11 @@ def test_a_state_of_other_units_is_refused():
         method.load_state_dict(state)
 
 
+class Endless(IterableDataset):
+    def __iter__(self):
+        return itertools.repeat(torch.zeros(8))
+
+
 def test_what_it_needs_from_the_training_loop():
     model = mlp(norm=False)
     method = HAT(model, heads=["head"])
@@ -382,6 +428,8 @@ def test_what_it_needs_from_the_training_loop():
         optimizer.step()
     with pytest.raises(TypeError, match="generator does not say how many batches it has"):
         method.watch(batch for batch in task_data(0))
+    with pytest.raises(TypeError, match="DataLoader does not say how many batches it has"):
+        method.watch(DataLoader(Endless()))
     model.eval()
     for _ in method.watch([0]):
         with pytest.raises(RuntimeError, match=r"call model.train\(\)"):
@@ -412,7 +460,7 @@ def test_two_optimizers_compensate_once():
         assert_close(one, other, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("wrong", [{"smax": 0.5}, {"c": -1.0}, {"clip": 0.0}])
+@pytest.mark.parametrize("wrong", [{"smax": 0.5}, {"annealing": "slow"}, {"c": -1.0}, {"clip": 0.0}])
 def test_settings_that_cannot_be(wrong):
     model = mlp()
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
@@ -430,7 +478,7 @@ def test_a_network_that_cannot_be_masked_is_given_back_clean():
             return self.b(torch.cat([self.a(x), self.a(-x)], 1))
 
     model = Joined()
-    with pytest.raises(UnknownUnits, match=r"feeds 'b' \(Linear\) cannot be followed: cat in the forward of the model"):
+    with pytest.raises(UnknownUnits, match=r"^hat masks units.* feeds 'b' \(Linear\) cannot be followed: cat in .*Use another method"):
         HAT(model)
     assert not any("forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
@@ -447,3 +495,29 @@ def test_an_ordered_network_of_one_layer_has_nothing_to_mask():
         train(method, task_data(task, d=4), optimizer)
         method.end_task()
         assert torch.equal(model.only.weight, before) == (task == 1)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_early_stopping_sees_the_penalty_if_it_is_to(seen):
+    parts = [Tensors(*batch) for batch in task_data(0, n=24, batch=8, dtype=torch.float32)]
+    torch.manual_seed(0)
+    model = MultiHead(nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU()), 6, CLASSES)
+    method = HAT(model, c=2.0, penalty_in_validation=seen)
+    found = []
+
+    def watch(event):
+        if event["event"] == "epoch":
+            loss = trainer.evaluate(parts[1])[0]
+            found.append((event["validation_loss"], loss, float(method.penalty().detach())))
+
+    trainer = Trainer(method, Stream("s", [Task("t", CLASSES, *parts)]), Plan(epochs=2), observers=(watch,))
+    trainer.run()
+    assert len(found) == 2
+    for validation, loss, penalty in found:
+        assert penalty > 0.1
+        assert validation == pytest.approx(loss + penalty if seen else loss)
+
+
+@pytest.mark.parametrize("settings", [{}, {"norm": "free", "annealing": "inputs"}])
+def test_it_keeps_every_promise(settings):
+    assert len(check_method(lambda model: HAT(model, **settings))) == 9

@@ -1,115 +1,25 @@
-"""Inputs of several tasks in one pass, and samples that are kept: against loops over single samples."""
+"""Samples that are kept: as the stream stores them, once each, the same after a stop, and no more than stated."""
 
 import copy
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
-from torch.testing import assert_close
 
-from codecl import Method
 from codecl.methods.a_gem import AGEM
 from codecl.methods.er import ER
-from codecl.methods.mixed import mixed_loss
 from codecl.methods.replay import Sample, pack, unpack
+from codecl.methods.state import ForeignState
 from codecl.networks import MultiHead
 from codecl.training.check import check_other_heads_are_untouched
 from codecl.training.engine import Plan, Trainer
 from codecl.training.stream import Stream, Task, Tensors
 
 from .cases import seeded
-
-WIDTHS = (3, 5, 2)
-
-
-def smoothed(output, batch):
-    """A loss in which every output counts: one that is not the task's would show."""
-    return F.cross_entropy(output, batch[1], label_smoothing=0.2)
-
-
-def network(norm=False, dtype=torch.float64):
-    """A grouped, dilated convolution below three heads of different widths."""
-    torch.manual_seed(4)
-    layers = [nn.Conv2d(2, 4, 3, groups=2, dilation=2, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(16, 6)]
-    model = MultiHead(nn.Sequential(*layers, nn.BatchNorm1d(6) if norm else nn.Tanh()), 6, WIDTHS, bias=True)
-    model.select(2)
-    return model.to(dtype)
-
-
-def mixed_batch(tasks, seed):
-    draw = seeded(seed)
-    x = torch.randn(len(tasks), 2, 8, 8, generator=draw, dtype=torch.float64)
-    y = torch.tensor([int(torch.randint(WIDTHS[t], (), generator=draw)) for t in tasks])
-    return (x, y), torch.tensor(tasks)
-
-
-positions = st.lists(st.integers(0, 2), min_size=1, max_size=9)
-
-
-@settings(max_examples=15)
-@given(positions, st.integers(0, 99), st.sampled_from([None, smoothed]), st.integers(0, 2))
-def test_every_input_goes_through_the_head_of_its_task(tasks, seed, loss, selected):
-    model = network()
-    method = Method(model, loss=loss)
-    model.select(selected)
-    (x, y), at = mixed_batch(tasks, seed)
-    ours = mixed_loss(method, (x, y), at)
-    found = torch.autograd.grad(ours, list(model.parameters()), allow_unused=True)
-    assert model.selected == selected
-    total = 0.0
-    for i, t in enumerate(tasks):  # one sample after the other, by the plain model
-        model.select(t)
-        total = total + (loss or (lambda out, batch: F.cross_entropy(out, batch[1])))(
-            model(x[i : i + 1]), (x[i : i + 1], y[i : i + 1])
-        )
-    expected = torch.autograd.grad(total / len(tasks), list(model.parameters()), allow_unused=True)
-    assert_close(ours, total / len(tasks))
-    for mine, its in zip(found, expected, strict=True):
-        assert (mine is None) == (its is None)  # a head without inputs has no gradient
-        if its is not None:
-            assert_close(mine, its)
-
-
-def test_batch_statistics_are_taken_over_all_inputs():
-    tasks = [0, 2, 1, 1, 0, 2, 2]
-    (x, y), at = mixed_batch(tasks, 1)
-    model = network(norm=True).train()
-    other = copy.deepcopy(model)
-    features = other.backbone(x)
-    expected = sum(
-        F.cross_entropy(other.heads[t](features[i : i + 1]), y[i : i + 1]) for i, t in enumerate(tasks)
-    ) / len(tasks)
-    assert_close(mixed_loss(Method(model), (x, y), at), expected)
-    assert_close(model.backbone[4].running_mean, other.backbone[4].running_mean)
-    assert int(model.backbone[4].num_batches_tracked) == 1
-
-
-def test_one_head_for_all_tasks_needs_no_choice():
-    torch.manual_seed(0)
-    model = nn.Linear(4, 3).double()
-    x, y = torch.randn(5, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1])
-    assert_close(mixed_loss(Method(model), (x, y), torch.tensor([0, 1, 0, 2, 1])), F.cross_entropy(model(x), y))
-
-
-def test_a_pass_leaves_the_heads_as_they_were_also_if_it_fails():
-    model = network()
-    method = Method(model)
-    (x, y), at = mixed_batch([0, 1], 0)
-    mixed_loss(method, (x, y), at)
-    with pytest.raises(RuntimeError):
-        mixed_loss(method, (x[:, :1], y), at)
-    assert not any("forward" in vars(module) for module in model.heads)
-
-
-def test_an_output_without_rows_is_refused():
-    method = Method(network(), forward=lambda model, batch: {"logits": model(batch[0])})
-    with pytest.raises(TypeError, match="row for each of the 2 inputs; got dict"):
-        mixed_loss(method, *mixed_batch([0, 1], 0))
-
+from .replay_cases import WIDTHS, mixed_batch, network
 
 # Samples as state.
 
@@ -365,3 +275,115 @@ def test_heads_of_earlier_tasks_train_on():
         method.objective(batch).backward()
         optimizer.step()
     assert not torch.equal(before, method.model.heads[0].weight)
+
+
+def steps(method, optimizer, loader, per_step=1, stop=None):
+    """One pass of the user's: a step after every ``per_step`` batches, left after ``stop`` of them."""
+    for i, batch in enumerate(method.watch(loader)):
+        if i % per_step == 0:
+            optimizer.zero_grad()
+        method.objective(batch).backward()
+        if i % per_step == per_step - 1:
+            optimizer.step()
+        if stop is not None and i + 1 == stop:
+            break
+
+
+@pytest.mark.parametrize("make", [AGEM, ER], ids=["a-gem", "er"])
+def test_an_epoch_that_is_left_early_was_one(make):
+    method = make(network())
+    optimizer = torch.optim.SGD(method.model.parameters(), lr=0.1)
+    method.guard(optimizer)
+    for t in range(2):
+        method.begin_task(t)
+        for _ in range(3):
+            steps(method, optimizer, batches(t), stop=2)
+        method.end_task()
+        assert len(method.samples_kept()) == 8 * (t + 1)
+
+
+def test_samples_of_accumulated_batches_are_all_offered():
+    for make, warns in ((AGEM, nullcontext()), (ER, pytest.warns(UserWarning, match="and 2 came since the last step"))):
+        method = make(network())
+        optimizer = torch.optim.SGD(method.model.parameters(), lr=0.1)
+        method.guard(optimizer)
+        method.begin_task(0)
+        with warns:
+            steps(method, optimizer, batches(0), per_step=2)
+        assert len(method.samples_kept()) == 16
+
+
+@pytest.mark.parametrize("make", [AGEM, ER], ids=["a-gem", "er"])
+def test_kept_samples_are_copies(make):
+    method = make(network())
+    optimizer = torch.optim.SGD(method.model.parameters(), lr=0.1)
+    method.guard(optimizer)
+    method.begin_task(0)
+    loader = batches(0)
+    expected = [x.clone() for xs, _ in loader for x in xs]
+    steps(method, optimizer, loader)
+    for xs, ys in loader:
+        xs.zero_()
+        ys.fill_(9)
+    kept = method.samples_kept()
+    assert all(any(torch.equal(sample.x, x) for x in expected) and sample.y < 9 for sample in kept)
+    assert len(kept) == 16
+
+
+@pytest.mark.parametrize(("small", "large"), [(AGEM, {"memory_per_class": 5}), (ER, {"memory": 50})])
+def test_a_state_with_another_number_of_samples_is_refused(small, large):
+    method = small(network(), **large)
+    own_loop(method, [batches(0)])
+    (setting, value), state = next(iter(large.items())), method.state_dict()
+    other = small(network(), **{setting: 2})
+    with pytest.raises(ForeignState, match=f"kept with {setting} = {value}; here it is {setting} = 2"):
+        other.load_state_dict(state)
+    assert other.samples_kept() == []
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_samples_of_a_trainer_are_not_fed_as_they_are_stored(name):
+    trained, fresh_one = MAKE[name](), MAKE[name]()
+    Trainer(trained, images(2), PLAN).run()
+    fresh_one.model.load_state_dict(trained.model.state_dict())
+    fresh_one.load_state_dict(trained.state_dict())
+    with pytest.raises(RuntimeError, match=r"task 0 as the stream of a trainer stores them.*set method.decode"):
+        fresh_one.batch_of(fresh_one.samples_kept())
+    fresh_one.decode = images(2).decode
+    ours, theirs = (method.batch_of(method.samples_kept()) for method in (fresh_one, trained))
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    # what a loop of one's own adds is kept as it comes, and not prepared again
+    optimizer = torch.optim.SGD(fresh_one.model.parameters(), lr=0.01)
+    fresh_one.guard(optimizer)
+    fresh_one.begin_task(2)
+    loader = [(x.float(), y) for x, y in batches(2)]
+    steps(fresh_one, optimizer, loader)
+    new = [sample for sample in fresh_one.samples_kept() if sample.task == 2]
+    x, _, _ = fresh_one.batch_of(new)
+    assert len(new) > 2
+    assert all(any(torch.equal(one, other) for xs, _ in loader for other in xs) for one in x)
+
+
+BAD = [
+    (lambda x, y: (x, y, y), "a tensor of inputs and one of as many labels; got tuple of 3 elements"),
+    (lambda x, y: (x[..., :4, :], y), r"inputs must be alike: \[2, 8, 8\] torch.float64 before, \[2, 4, 8\] .* now"),
+    (lambda x, y: (x, y.int()), r"labels must be alike: \[\] torch.int64 before, \[\] torch.int32 now"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD)
+@pytest.mark.parametrize("make", [AGEM, ER], ids=["a-gem", "er"])
+def test_batches_whose_samples_cannot_be_kept_are_refused(make, change, message):
+    method = make(network())
+    optimizer = torch.optim.SGD(method.model.parameters(), lr=0.1)
+    method.guard(optimizer)
+    method.begin_task(0)
+    good, other = batches(0)[0], change(*batches(0)[1])
+    for i, _ in enumerate(method.watch([good, other])):
+        method.model.zero_grad()
+        method.objective(good).backward()
+        if i == 0:
+            optimizer.step()
+    method._batch, method._new = other, [other]
+    with pytest.raises((TypeError, ValueError), match=message):
+        method.after_step()

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from codecl.training.stream import FromDataset, Stream, Task, Tensors, as_part, batches
+from codecl.training.stream import FromDataset, Stream, Task, Tensors, as_part, batches, sizes
 
 X = torch.arange(14.0).reshape(7, 2)
 Y = torch.arange(7) % 3
@@ -45,8 +47,8 @@ PARTS = {
 def test_every_kind_of_data_gives_the_same_batches(make):
     part = as_part(make())
     assert len(part) == 7
-    order = torch.tensor([6, 0, 3, 3, 1])
-    for (x, y), chosen in zip(batches(part, 2, order), ([6, 0], [3, 3], [1]), strict=True):
+    order = torch.tensor([6, 0, 3, 3, 1, 2])
+    for (x, y), chosen in zip(batches(part, 2, order), ([6, 0], [3, 3], [1, 2]), strict=True):
         assert torch.equal(x, X[chosen])
         assert torch.equal(y, Y[chosen])
         assert y.dtype == torch.int64
@@ -54,7 +56,7 @@ def test_every_kind_of_data_gives_the_same_batches(make):
 
 def test_without_an_order_batches_come_as_they_are_stored():
     assert torch.equal(torch.cat([x for x, _ in batches(Tensors(X, Y), 3)]), X)
-    assert [len(y) for _, y in batches(Tensors(X, Y), 3)] == [3, 3, 1]
+    assert [len(y) for _, y in batches(Tensors(X, Y), 4)] == [4, 3]
     assert [len(y) for _, y in batches(Tensors(X, Y), 100)] == [7]
 
 
@@ -116,3 +118,13 @@ def test_a_stream_is_cut_to_its_first_tasks():
     for tasks in (0, -1, 4):
         with pytest.raises(ValueError, match=f"s has 3 tasks; got tasks = {tasks}"):
             stream.first(tasks)
+
+
+@given(st.integers(0, 50), st.integers(1, 12))
+def test_no_batch_is_a_single_input_that_was_left_over(inputs, size):
+    found = sizes(inputs, size)
+    assert sum(found) == inputs
+    assert all(length == size for length in found[:-1])
+    if found and size > 1 and inputs > 1:
+        assert 2 <= found[-1] <= size + 1
+        assert found[-1] <= size or inputs % size == 1

@@ -2,7 +2,16 @@
 
 import codecl.layers.huggingface  # noqa: F401  (registers what it knows)
 from codecl.layers.attention import AttentionKind
-from codecl.layers.capture import Forward, UnseenUse, call_with_first, capture_moments, inputs_in, listen, take
+from codecl.layers.capture import (
+    Forward,
+    UnseenUse,
+    call_with_first,
+    capture_moments,
+    inputs_in,
+    listen,
+    take,
+    taking,
+)
 from codecl.layers.convolution import ConvolutionKind
 from codecl.layers.embedding import EmbeddingKind
 from codecl.layers.kinds import LayerKind, kind_of, moments_of, refuse, register, register_added
@@ -45,6 +54,7 @@ __all__ = [
     "register_norm",
     "survey",
     "take",
+    "taking",
     "untouched_buffers",
     "untouched_randomness",
 ]

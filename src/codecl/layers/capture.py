@@ -33,22 +33,25 @@ def call_with_first(model: nn.Module, batch: Any) -> Any:
 
 def take(loader: Iterable[Any] | None, samples: int | None) -> list[Any]:
     """Whole batches from ``loader`` until ``samples`` inputs are there; all of them if None."""
+    with untouched_randomness():
+        return list(taking(loader, samples))
+
+
+def taking(loader: Iterable[Any] | None, samples: int | None) -> Iterator[Any]:
+    """The same, one batch at a time: as many as there are need not fit into memory."""
     if loader is None or isinstance(loader, (str, bytes)) or not isinstance(loader, Iterable):
         raise TypeError(f"a loader is any iterable of batches; got {loader!r}. Pass the task's training data.")
-    batches: list[Any] = []
     count = 0
-    with untouched_randomness():
-        for batch in loader:
-            batches.append(batch)
-            inputs = inputs_in(batch)
-            count += 1 if inputs is None else inputs
-            if samples is not None and count >= samples:
-                break
+    for batch in loader:
+        inputs = inputs_in(batch)
+        count += 1 if inputs is None else inputs
+        yield batch
+        if samples is not None and count >= samples:
+            return
     if count == 0:
         raise ValueError(
             "the loader yielded no inputs. If it is a generator, it was used up before: pass a list or DataLoader."
         )
-    return batches
 
 
 def listen(

@@ -19,10 +19,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from codecl.layers import untouched_randomness
 from codecl.methods.learning import Closure
 from codecl.methods.mixed import mixed_loss
 from codecl.methods.replay import Replay, Sample
-from codecl.methods.settings import check
+from codecl.methods.settings import check, stream
 
 
 class AGEM(Replay):
@@ -33,16 +34,20 @@ class AGEM(Replay):
                       papers are said to use as many as make 2000 on CIFAR-100 (20), 500 on miniImageNet (5), 3000 on
                       5-Datasets (60) and 1000 on Permuted MNIST (10); this is not verified
     reference         how many of them are drawn for ``g_ref`` in a step, or all if there are fewer
+    seed              of what is drawn
     ================  ================================================================================================
     """
 
     name: ClassVar[str] = "a-gem"
 
-    def __init__(self, model: nn.Module, *, memory_per_class: int = 13, reference: int = 256, **common: Any) -> None:
+    def __init__(
+        self, model: nn.Module, *, memory_per_class: int = 13, reference: int = 256, seed: int = 0, **common: Any
+    ) -> None:
         check(memory_per_class > 0, "memory_per_class", memory_per_class, "a positive number of samples")
         check(reference > 0, "reference", reference, "a positive number of samples")
-        super().__init__(model, **common)
+        super().__init__(model, seed=seed, **common)
         self.memory_per_class, self.reference = memory_per_class, reference
+        self.room = "memory_per_class", memory_per_class
         self.rings: dict[tuple[int, int], deque[Sample]] = {}
 
     def learn(self, closure: Closure, parameters: Sequence[nn.Parameter]) -> Any:
@@ -55,6 +60,11 @@ class AGEM(Replay):
 
     def insert(self, sample: Sample) -> None:
         """A full ring lets its oldest sample go."""
+        if sample.y.ndim or sample.y.is_floating_point() or sample.y.is_complex():
+            raise TypeError(
+                "a-gem keeps samples class by class: a label must be one whole number; "
+                f"got {list(sample.y.shape)} of {sample.y.dtype}."
+            )
         self.rings.setdefault((sample.task, int(sample.y)), deque(maxlen=self.memory_per_class)).append(sample)
 
     def samples_kept(self) -> list[Sample]:
@@ -72,16 +82,24 @@ class AGEM(Replay):
 
     def _reference_gradient(self, samples: Sequence[Sample], parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
         x, y, tasks = self.batch_of(samples)
-        return list(torch.autograd.grad(mixed_loss(self, (x, y), tasks), parameters, allow_unused=True))
+        with untouched_randomness():  # what dropout draws for the task is what it would be without a memory
+            torch.manual_seed(stream(self.seed, self._steps, "reference"))
+            return list(torch.autograd.grad(mixed_loss(self, (x, y), tasks), parameters, allow_unused=True))
 
 
 @torch.no_grad()
 def project(parameters: Sequence[nn.Parameter], g_ref: Sequence[Tensor | None]) -> None:
     """``g ← g − (gᵀ g_ref / g_refᵀ g_ref) g_ref`` on the gradients of ``parameters``, if ``gᵀ g_ref < 0``."""
     along = [(p, r) for p, r in zip(parameters, g_ref, strict=True) if r is not None]
-    dot = float(sum((p.grad * r).sum() for p, r in along if p.grad is not None))
-    if dot >= 0:
+    dot = sum(_dot(p.grad, r) for p, r in along if p.grad is not None)
+    square = sum(_dot(r, r) for _, r in along)
+    if dot >= 0 or square == 0:
         return
-    scale = dot / float(sum((r * r).sum() for _, r in along))
+    scale = dot / square
     for p, r in along:
         p.grad = -scale * r if p.grad is None else p.grad - scale * r
+
+
+def _dot(a: Tensor, b: Tensor) -> float:
+    """``aᵀb`` in double precision: the square of a small gradient is nothing in single."""
+    return float(a.double().flatten() @ b.double().flatten())

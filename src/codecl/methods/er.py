@@ -13,6 +13,7 @@ over several is a choice of ours (see ``replay``).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -40,6 +41,7 @@ class ER(Replay):
     replay       how many of them join a batch, or all if there are fewer
     reservoir    the ``standard`` rule for the slot of a new sample, or the ``published`` one
     every_epoch  whether a sample is offered to the memory in every epoch, and not in the first alone
+    seed         of what is drawn and where samples go
     ===========  =====================================================================================================
     """
 
@@ -54,13 +56,15 @@ class ER(Replay):
         replay: int = 10,
         reservoir: Rule = "standard",
         every_epoch: bool = False,
+        seed: int = 0,
         **common: Any,
     ) -> None:
         check(memory > 0, "memory", memory, "a positive number of samples")
         check(replay > 0, "replay", replay, "a positive number of samples")
         check(reservoir in ("standard", "published"), "reservoir", reservoir, "'standard' or 'published'")
-        super().__init__(model, **common)
+        super().__init__(model, seed=seed, **common)
         self.replay, self.every_epoch = replay, every_epoch
+        self.room = "memory", memory
         self.reservoir = Reservoir(memory, reservoir)
         self.slots: list[Sample] = []
 
@@ -70,6 +74,12 @@ class ER(Replay):
 
     def learn(self, closure: Closure, parameters: Sequence[nn.Parameter]) -> Any:
         self.check_optimizer(parameters)
+        if len(self._new) > 1:
+            warnings.warn(
+                f"er computes the gradients of a step from one batch, and {len(self._new)} came since the last step: "
+                "the last of them counts. Step after every batch; for larger ones, let the loader make them.",
+                stacklevel=3,
+            )
         if not self.slots:
             return super().learn(closure, parameters)
         x, y = pair(self.name, self.batch)
@@ -81,6 +91,10 @@ class ER(Replay):
         loss = mixed_loss(self, both, tasks)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
+
+    def after_step(self) -> None:
+        self.reservoir.generator = self.random("slots")
+        super().after_step()
 
     def insert(self, sample: Sample) -> None:
         slot = self.reservoir.place()
@@ -106,11 +120,13 @@ class Reservoir:
 
     def __init__(self, size: int, rule: Rule = "standard") -> None:
         self.size, self.rule, self.seen = size, rule, 0
+        self.generator: torch.Generator | None = None
 
     def place(self) -> int | None:
         """The slot of the next sample, or None."""
         slot = self.seen
         if slot >= self.size:
-            slot = int(torch.randint(self.seen + 1 if self.rule == "standard" else self.seen, ()))
+            end = self.seen + 1 if self.rule == "standard" else self.seen
+            slot = int(torch.randint(end, (), generator=self.generator))
         self.seen += 1
         return slot if slot < self.size else None

@@ -16,16 +16,17 @@ become one is where versions of EWC part:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from codecl.layers import in_mode, inputs_in, untouched_buffers, untouched_randomness
+from codecl.layers import in_mode, inputs_in, taking, untouched_buffers, untouched_randomness
 from codecl.methods.learning import Closure
 from codecl.methods.method import Method
+from codecl.methods.rebatching import rebatched
 from codecl.methods.settings import check, stream
 from codecl.methods.state import ForeignState
 
@@ -56,7 +57,7 @@ class EWC(Method):
     strength               λ
     fisher                 how tasks are joined: ``mean``, ``sum`` or ``online``, see above
     gamma                  γ of ``online``
-    samples                how many inputs of a task F is measured on; None for all
+    samples                how many inputs of a task F is measured on, in whole batches of the loader; None for all
     fisher_batch           how many inputs share a gradient; a single input that would be left over joins the last batch
     fisher_mode            the network whose F it is: in ``eval`` mode the function that is to be kept, as it is tested;
                            in ``train`` mode, as published, the same with dropout and batch statistics
@@ -151,7 +152,7 @@ class EWC(Method):
         mode = in_mode(self.model, training=self.fisher_mode == "train")
         with mode, untouched_randomness(), untouched_buffers(self.model), torch.enable_grad():
             torch.manual_seed(stream(self.seed, len(self.tasks), "fisher"))
-            for batch in rebatched(self.sample(loader), self.fisher_batch):
+            for batch in rebatched(taking(loader, self.samples), self.fisher_batch):
                 n = inputs_in(batch) or 1
                 g = torch.autograd.grad(self.objective(batch), list(learning.values()), allow_unused=True)
                 for name, of_name in zip(learning, g, strict=True):
@@ -163,36 +164,3 @@ class EWC(Method):
 
 def _wide(parameter: Tensor) -> torch.dtype:
     return torch.promote_types(parameter.dtype, torch.float32)
-
-
-def rebatched(batches: Iterable[Any], size: int) -> Iterator[Any]:
-    """The same inputs in the same order, ``size`` at a time.
-
-    A single one that is left over joins the last batch, since norms with batch statistics cannot do with one. A batch
-    that only the user's ``forward`` understands passes as it is.
-    """
-    most = size + 1 if size > 1 else 1
-    waiting: Any = None
-    for batch in batches:
-        if inputs_in(batch) is None:
-            yield batch
-            continue
-        waiting = batch if waiting is None else _map(lambda *parts: torch.cat(parts), waiting, batch)
-        while (inputs_in(waiting) or 0) > most:
-            yield _map(lambda tensor: tensor[:size], waiting)
-            waiting = _map(lambda tensor: tensor[size:], waiting)
-    if waiting is not None:
-        yield waiting
-
-
-def _map(function: Any, *batches: Any) -> Any:
-    """``function`` of the tensors at the same place in all ``batches``, in the containers of the first."""
-    first = batches[0]
-    if isinstance(first, Tensor):
-        return function(*batches) if first.ndim else first
-    if isinstance(first, Mapping):
-        return {key: _map(function, *(batch[key] for batch in batches)) for key in first}
-    if isinstance(first, (tuple, list)):
-        made = [_map(function, *parts) for parts in zip(*batches, strict=True)]
-        return tuple(made) if isinstance(first, tuple) else made
-    return first

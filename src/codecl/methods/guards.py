@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torch import nn, optim
 
@@ -43,17 +43,28 @@ class Guards:
         return any(guard.steps for guard in self._in_force)
 
     def note_versions(self) -> None:
-        """From here on, a weight that changes was trained."""
-        self._versions = {weight.parameter: weight.parameter._version for weight in self._weights.values()}
+        """From here on, a parameter that changes was trained."""
+        parameters = self._learning.model.parameters() if self._learning.takes_part_in_steps else self._protected()
+        self._versions = {parameter: parameter._version for parameter in parameters}
 
     def warn_if_left_out(self, task: object) -> None:
-        """Weights were trained, and no guarded optimizer did it."""
-        if not self.stepped and any(parameter._version != was for parameter, was in self._versions.items()):
-            warnings.warn(
-                f"task {task!r} was trained by an optimizer that is not guarded: Adam or weight decay would "
-                "have moved old outputs. Call method.guard(optimizer) for every optimizer.",
-                stacklevel=4,
-            )
+        """Something was trained that the method has to do with, and no guarded optimizer did it."""
+        if self.stepped or all(parameter._version == was for parameter, was in self._versions.items()):
+            return
+        if self._learning.takes_part_in_steps:
+            harm = f"{self._learning.name} took no part in its steps"
+        elif any(weight.projection is not None for weight in self._weights.values()):
+            harm = "Adam or weight decay would have moved old outputs"
+        else:
+            return
+        warnings.warn(
+            f"task {task!r} was trained by an optimizer that is not guarded: {harm}. "
+            "Call method.guard(optimizer) for every optimizer.",
+            stacklevel=4,
+        )
+
+    def _protected(self) -> Iterator[nn.Parameter]:
+        return (weight.parameter for weight in self._weights.values())
 
     def join(self, extras: Extras, frozen: list[nn.Parameter]) -> None:
         for guard in self._in_force:

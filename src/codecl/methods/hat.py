@@ -3,7 +3,7 @@
 Every task has an embedding ``e`` of each unit, a feature of a Linear layer or a channel of a convolution, and sees it
 through the mask ``a``; ``A`` is the largest mask of past tasks:
 
-    mask              a = σ(s e),  s = 1/s_max + (s_max − 1/s_max) · position in the epoch; s_max in evaluation
+    mask              a = σ(s e),  s = 1/s_max + (s_max − 1/s_max) (b − 1)/(B − 1) for batch b of B; s_max in evaluation
     during task t     L + c Σ a (1 − A) / Σ (1 − A)
                       ∇W_ij ← ∇W_ij (1 − min(A_i, A_j)), i the unit that W_ij writes, j the one it reads
                       ∇e ← ∇e · s_max/s · (cosh(s e) + 1)/(cosh(e) + 1);  after the step, e is cut to [−6, 6]
@@ -20,18 +20,18 @@ old outputs, so that units before it are masked where they arise as well; what c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from codecl.layers import Change, Projection
+from codecl.layers import Change, Projection, inputs_in
 from codecl.layers.channels import follow_units
 from codecl.layers.gates import Gates
 from codecl.layers.table import Policy
-from codecl.methods.learning import Closure
+from codecl.methods.learning import Closure, inputs_of, length
 from codecl.methods.method import Method
 from codecl.methods.remembering import Task
 from codecl.methods.settings import check, stream
@@ -48,6 +48,8 @@ class HAT(Method):
 
     =====================  ===========================================================================================
     smax                   s_max: how hard masks become
+    annealing              how far an epoch has come: by ``batches``, (b − 1)/(B − 1), as printed, or by ``inputs``, the
+                           share of all that came before the batch, as published; masks of a single batch stay soft then
     c                      how strongly the use of new units is penalised
     clip                   the norm to which all gradients of a step are clipped; None: never
     penalty_in_validation  whether early stopping sees the loss with the penalty. Published
@@ -69,6 +71,7 @@ class HAT(Method):
         model: nn.Module,
         *,
         smax: float = 400.0,
+        annealing: Literal["batches", "inputs"] = "batches",
         c: float = 0.75,
         clip: float | None = 1e4,
         penalty_in_validation: bool = True,
@@ -77,22 +80,29 @@ class HAT(Method):
         **common: Any,
     ) -> None:
         check(1 <= smax < float("inf"), "smax", smax, "a finite number, 1 or more")
+        check(annealing in ("batches", "inputs"), "annealing", annealing, "'batches' or 'inputs'")
         check(0 <= c < float("inf"), "c", c, "a finite number, 0 or more")
         check(clip is None or clip > 0, "clip", clip, "a norm above 0, or None for no clipping")
         super().__init__(model, bias=bias, **common)
-        self.smax, self.c, self.clip = smax, c, clip
+        self.smax, self.annealing, self.c, self.clip = smax, annealing, c, clip
         self.penalty_in_validation, self.seed = penalty_in_validation, seed
         self.embeddings: list[dict[str, nn.Parameter]] = []
         """By task: ``e`` of each group of units."""
         self.A: dict[str, Tensor] | None = None
         """The largest mask of past tasks, by group of units."""
+        self._annealed = 0.0
+        """How far this epoch has come."""
         self._kept: dict[nn.Parameter, Tensor] = {}
         self._before: dict[nn.Parameter, Tensor] = {}
         try:
             self.channels = follow_units(model, self.layers, self.forward)
-        except ValueError:
+        except ValueError as error:
             super().detach()
-            raise
+            raise type(error)(
+                f"hat masks units, and cannot mask those of this model: {error} It can where each unit goes its own "
+                "way from layer to layer, as in stacks of layers and residual networks; attention mixes them. Use "
+                "another method, or set requires_grad = False in that part and name it in skip=[…]."
+            ) from error
         free = [role for role, policy in self.layers.policies.items() if policy == "free"]
         self._vectors = [row.parameter for row in self.layers.of_role(*free)]
         rows = (replace(row, note="free: held as its units are") if row.role in free else row for row in self.layers)
@@ -100,6 +110,10 @@ class HAT(Method):
         self._gates = Gates(model, self.layers, self.channels, self._shown_mask)
         self._gates.put()
         self._protect()
+
+    @classmethod
+    def reading(cls, preset: str) -> dict[str, Any]:
+        return {"annealing": "inputs"} if preset == "official" else {}
 
     def mask(self, task: int, group: str) -> Tensor:
         """``a = σ(s e)``: how the task at a position sees the units of ``group``."""
@@ -121,12 +135,25 @@ class HAT(Method):
         return self.c / self._room * torch.cat(new).sum()
 
     def watch(self, loader: Iterable[Any], epoch: int = 0, epochs: int = 1) -> Iterator[Any]:
-        if not isinstance(loader, Sized):
+        B = length(loader)
+        if B is None:
             raise TypeError(
                 f"hat hardens its masks over an epoch, and {type(loader).__name__} does not say how many batches it "
                 "has: pass a loader with a length."
             )
-        return super().watch(loader, epoch, epochs)
+        return self._hardening(super().watch(loader, epoch, epochs), B, inputs_of(loader))
+
+    def _hardening(self, batches: Iterator[Any], B: int, N: int | None) -> Iterator[Any]:
+        seen = 0
+        for i, batch in enumerate(batches):
+            n = inputs_in(batch) or 1
+            if self.annealing == "inputs":
+                N = N or B * n  # where nobody says it, batches are taken to be as large as the first
+                self._annealed = min(1.0, seen / N)
+            else:
+                self._annealed = i / (B - 1) if B > 1 else 1.0
+            seen += n
+            yield batch
 
     def learn(self, closure: Closure, parameters: Sequence[nn.Parameter]) -> Any:
         """The gradients of weights arrive masked; biases wait for ``after_step``."""
@@ -211,7 +238,7 @@ class HAT(Method):
         current = self._learning and task == len(self.tasks) - 1
         if not (current and self.model.training and self._batch is not None):
             return self.smax
-        return 1 / self.smax + (self.smax - 1 / self.smax) * self.position
+        return 1 / self.smax + (self.smax - 1 / self.smax) * self._annealed
 
     def _compensation(self, e: Tensor) -> Tensor:
         """What the gradient of ``e`` would be at ``s = 1``, relative to what it is, times ``s_max``."""

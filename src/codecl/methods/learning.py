@@ -10,7 +10,7 @@ A projection needs nothing of this, because gradients meet it on their way back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -67,7 +67,7 @@ class Learning:
 
         ``epoch`` of ``epochs`` says how far the task has come, for methods that change something on the way.
         """
-        count = len(loader) if isinstance(loader, Sized) else None
+        count = length(loader)
         try:
             for i, batch in enumerate(loader):
                 self._batch = batch
@@ -89,6 +89,12 @@ class Learning:
             )
         return self._batch
 
+    @property
+    def takes_part_in_steps(self) -> bool:
+        """Whether the method does something in a step that only a guarded optimizer tells it about."""
+        hooks = ("learn", "penalty", "after_step")
+        return any(getattr(type(self), hook) is not getattr(Learning, hook) for hook in hooks)
+
     # What a method overrides.
 
     def learn(self, closure: Closure, parameters: Sequence[nn.Parameter]) -> Any:
@@ -101,7 +107,7 @@ class Learning:
         if penalty is None:
             return loss
         add_gradients(penalty, parameters)
-        return loss if loss is None else loss.detach() + penalty.detach()
+        return loss if loss is None else torch.as_tensor(loss).detach() + penalty.detach()
 
     def penalty(self) -> Tensor | None:
         """What is added to the loss of the task, as a function of the parameters."""
@@ -119,6 +125,20 @@ class Learning:
 
     def end_epoch(self) -> None:
         """All batches of a watched loader have been learned from; ``self.batch`` is still the last."""
+
+
+def length(loader: Iterable[Any]) -> int | None:
+    """How many batches ``loader`` has, if it says so; a DataLoader over an iterable dataset cannot."""
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def inputs_of(loader: Iterable[Any]) -> int | None:
+    """How many inputs ``loader`` has, if it or its dataset says so."""
+    inputs = getattr(loader, "inputs", None)
+    return inputs if isinstance(inputs, int) else length(getattr(loader, "dataset", ()) or ()) or None
 
 
 def add_gradients(loss: Tensor, parameters: Sequence[nn.Parameter]) -> None:

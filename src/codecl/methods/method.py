@@ -100,8 +100,7 @@ class Method(Remembering):
         self._check_attached()
         if not self._learning:
             raise RuntimeError("no task is being learned: call begin_task(task, loader) first.")
-        if len(self.tasks) > 1:
-            self._guards.warn_if_left_out(self.tasks[-1])
+        self._guards.warn_if_left_out(self.tasks[-1])
         self.remember(loader)
         self._unprojected.store()
         for parameter in self.parameters():

@@ -36,6 +36,12 @@ def mixed_loss(method: Method, batch: tuple[Tensor, Tensor], tasks: Tensor) -> T
     if heads is None:
         return method.loss(method.forward(method.model, batch), batch)
     rows = {t: torch.nonzero(tasks == t).flatten() for t in sorted(set(tasks.tolist()))}
+    there = len(method.model.get_submodule(heads.names[0]))  # type: ignore[arg-type]
+    if absent := [t for t in rows if not 0 <= t < there]:
+        raise ValueError(
+            f"inputs of the tasks at positions {absent} have no head: the model has {there}, from 0 on. Begin a task "
+            "before learning from its inputs."
+        )
     forwards: dict[nn.Module, _OwnHead] = {}
     for name in heads.names:
         several = method.model.get_submodule(name)
@@ -51,7 +57,14 @@ def mixed_loss(method: Method, batch: tuple[Tensor, Tensor], tasks: Tensor) -> T
             f"{method.name} learns from inputs of several tasks in one batch: the output must be a tensor with a row "
             f"for each of the {len(tasks)} inputs; got {type(output).__name__}."
         )
-    widths = next(iter(forwards.values())).widths
+    own = next(iter(forwards.values()))
+    widths = own.widths
+    if len(set(widths.values())) > 1 and output is not own.output:
+        raise TypeError(
+            f"{method.name} learns from inputs of several tasks in one batch, and their heads have "
+            f"{sorted(widths.values())} outputs: the output must be that of the head itself. Put what follows it "
+            "(a softmax, say) into loss=."
+        )
     total = output.new_zeros(())
     for t, those in rows.items():
         part = tuple(value[those.to(value.device)] for value in batch)
@@ -67,6 +80,7 @@ class _OwnHead:
 
     def __init__(self, heads: nn.ModuleList, selected: int, rows: dict[int, Tensor]) -> None:
         self.rows, self.widths = rows, dict[int, int]()
+        self.output: Tensor | None = None
         original: Callable[..., Any] = heads[selected].forward
         self.heads = {t: original if t == selected else heads[t] for t in rows}
         self.back = torch.cat(list(rows.values())).argsort()
@@ -76,4 +90,5 @@ class _OwnHead:
         self.widths = {t: out.shape[-1] for t, out in outputs.items()}
         widest = max(self.widths.values())
         filled = [F.pad(out, (0, widest - out.shape[-1])) for out in outputs.values()]
-        return torch.cat(filled)[self.back.to(features.device)]
+        self.output = torch.cat(filled)[self.back.to(features.device)]
+        return self.output

@@ -4,8 +4,9 @@ Samples are kept as the stream stores them, uint8 images where it has such (``ba
 are drawn (``method.decode``, which the trainer sets). In a loop of one's own they are kept as batches bring them: to
 keep small ones, let batches be uint8 and normalise in ``forward=``. They stay on the CPU.
 
-A task's samples are taken in during its first epoch. The published codes see every sample once; with more epochs the
-task being learned would be counted over and over.
+A task's samples are taken in during its first epoch, the first pass over ``watch``. The published codes see every
+sample once; with more epochs the task being learned would be counted over and over. What is drawn comes from a stream
+of its own for each step, so that it changes nothing that the network draws, and needs no state.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 
 from codecl.methods.method import Method
 from codecl.methods.mixed import check_heads
+from codecl.methods.settings import stream
+from codecl.methods.state import ForeignState
 
 
 class Sample(NamedTuple):
@@ -32,18 +35,25 @@ class Sample(NamedTuple):
 class Replay(Method):
     """A method that keeps samples: ``insert`` takes one in, ``samples_kept`` and ``restore`` are its memory as a list.
 
-    Heads of earlier tasks go on training, each with the samples of its own task. One optimizer must train everything,
-    by one step for each batch.
+    Heads of earlier tasks go on training, each with the samples of its own task. One optimizer must train everything.
     """
 
     holds_heads: ClassVar[bool] = False
     every_epoch: bool = False
     """Whether samples are taken in again in later epochs."""
+    room: tuple[str, int]
+    """The setting that says how many samples are kept, and its value: a state of another size is refused."""
 
-    def __init__(self, model: nn.Module, **common: Any) -> None:
+    def __init__(self, model: nn.Module, *, seed: int = 0, **common: Any) -> None:
         check_heads(self.name, common.get("heads", ()))
         super().__init__(model, **common)
-        self._first_epoch = True
+        self.seed = seed
+        self._raw: set[int] = set()
+        """The tasks, by position, whose samples are kept as their stream stores them."""
+        self._passes, self._steps = 0, 0
+        """Passes over batches in this task; steps since the beginning."""
+        self._new: list[Any] = []
+        """The batches since the last step."""
 
     # What a method overrides.
 
@@ -65,14 +75,18 @@ class Replay(Method):
         """``count`` of ``samples`` without repetition, or all if there are no more."""
         if len(samples) <= count:
             return list(samples)
-        return [samples[i] for i in torch.randperm(len(samples))[:count].tolist()]
+        return [samples[i] for i in torch.randperm(len(samples), generator=self.random("draw"))[:count].tolist()]
+
+    def random(self, use: str) -> torch.Generator:
+        """Random numbers for one use in this step."""
+        return torch.Generator().manual_seed(stream(self.seed, self._steps, use))
 
     def batch_of(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs as the model takes them, labels, and positions of tasks."""
         inputs, labels, tasks = [], [], []
         for t, of_task in _by_task(samples):
             x = torch.stack([sample.x for sample in of_task])
-            inputs.append(x if self.decode is None else self.decode(t, x))
+            inputs.append(self._decoded(t, x) if t in self._raw else x)
             labels += [sample.y for sample in of_task]
             tasks += [t] * len(of_task)
         return torch.cat(inputs), torch.stack(labels), torch.tensor(tasks)
@@ -89,23 +103,35 @@ class Replay(Method):
 
     # Memory.
 
-    def after_step(self) -> None:
-        if self._first_epoch or self.every_epoch:
-            for sample in self._samples_of(self.batch):
-                self.insert(sample)
+    def watch(self, loader: Iterable[Any], epoch: int = 0, epochs: int = 1) -> Iterator[Any]:
+        self._passes = max(self._passes, epoch) + 1
+        self._new = []
+        for batch in super().watch(loader, epoch, epochs):
+            self._new.append(batch)
+            yield batch
 
-    def end_epoch(self) -> None:
-        self._first_epoch = False
+    def after_step(self) -> None:
+        """Offer the samples of all batches since the last step: of several, if gradients are accumulated."""
+        if self._passes <= 1 or self.every_epoch:
+            for batch in self._new or [self.batch]:
+                for sample in self._samples_of(batch):
+                    self.insert(sample)
+        self._new = []
+        self._steps += 1
 
     def remember(self, loader: Iterable[Any] | None) -> None:
-        self._first_epoch = True
+        self._passes = 0
 
     def memory_state(self) -> Any:
-        return {"samples": pack(self.samples_kept()), "first_epoch": self._first_epoch}
+        kept = {"samples": pack(self.samples_kept()), "raw": sorted(self._raw), "room": list(self.room)}
+        return kept | {"passes": self._passes, "steps": self._steps}
 
     def load_memory(self, state: Any) -> None:
+        if tuple(state["room"]) != self.room:
+            theirs, ours = (f"{setting} = {value}" for setting, value in (state["room"], self.room))
+            raise ForeignState(f"the samples in the state were kept with {theirs}; here it is {ours}.")
         self.restore(unpack(state["samples"]))
-        self._first_epoch = bool(state["first_epoch"])
+        self._raw, self._passes, self._steps = set(state["raw"]), int(state["passes"]), int(state["steps"])
 
     def kept_state(self) -> Any:
         return self.memory_state()
@@ -113,21 +139,41 @@ class Replay(Method):
     def load_kept(self, state: Any) -> None:
         self.load_memory(state)
 
+    def _decoded(self, t: int, x: Tensor) -> Tensor:
+        if self.decode is None:
+            raise RuntimeError(
+                f"{self.name} holds samples of task {self.tasks[t]!r} as the stream of a trainer stores them, and not "
+                "as the model takes them: go on with a Trainer, or set method.decode, a function of the position of a "
+                "task and its stored inputs."
+            )
+        return self.decode(t, x)
+
     def _samples_of(self, batch: Any) -> Iterator[Sample]:
         x, y = pair(self.name, batch)
-        x = getattr(batch, "raw", x) if self.decode is not None else x
+        t = len(self.tasks) - 1
+        if self.decode is not None and (raw := getattr(batch, "raw", None)) is not None:
+            x = raw
+            self._raw.add(t)
+        if known := next((sample for sample in self.samples_kept() if sample.task == t), None):
+            for what, new, old in (("inputs", x[0], known.x), ("labels", y[0], known.y)):
+                if (new.shape, new.dtype) != (old.shape, old.dtype):
+                    raise ValueError(
+                        f"{self.name} keeps the samples of a task together, and its {what} must be alike: "
+                        f"{list(old.shape)} {old.dtype} before, {list(new.shape)} {new.dtype} now. "
+                        "Bring them to one shape, texts to one length."
+                    )
         for i in range(len(y)):
-            yield Sample(x[i].detach().to("cpu", copy=True), y[i].detach().to("cpu", copy=True), len(self.tasks) - 1)
+            yield Sample(x[i].detach().to("cpu", copy=True), y[i].detach().to("cpu", copy=True), t)
 
 
 def pair(method: str, batch: Any) -> tuple[Tensor, Tensor]:
     """The inputs and labels of ``batch``."""
-    values = list(batch[:2]) if isinstance(batch, (tuple, list)) else []
+    values = list(batch) if isinstance(batch, (tuple, list)) else []
     if len(values) == 2 and all(isinstance(v, Tensor) and v.ndim for v in values) and len(values[0]) == len(values[1]):
         return values[0], values[1]
+    got = type(batch).__name__ + (f" of {len(values)} elements" if values else "")
     raise TypeError(
-        f"{method} keeps single samples: a batch must begin with a tensor of inputs and one of as many labels; "
-        f"got {type(batch).__name__}."
+        f"{method} keeps single samples: a batch must be a tensor of inputs and one of as many labels; got {got}."
     )
 
 

@@ -23,7 +23,7 @@ from codecl.methods import Method
 from codecl.training.joint import Together
 from codecl.training.randomness import generator, seeded
 from codecl.training.schedule import AccuracyRule, Diverged, LossRule
-from codecl.training.stream import Batch, Part, Stream, batches, moved
+from codecl.training.stream import Batch, Part, Stream, batches, moved, sizes
 
 Tree = dict[str, Any]
 Observer = Callable[[Tree], None]
@@ -82,7 +82,7 @@ class Lazily:
         return self.read()
 
     def __len__(self) -> int:
-        return math.ceil(self.inputs / self.size)
+        return len(sizes(self.inputs, self.size))
 
 
 class Trainer:

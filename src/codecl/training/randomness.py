@@ -8,6 +8,8 @@ never depends on how much another has drawn, nor on where a run was stopped and 
     "dropout"    everything random in the network while it trains (task, epoch)
     "sample"     the inputs a method looks at between tasks (task)
     "evaluate"   everything random in evaluation
+
+What a method draws by itself (``settings.stream``) comes from streams of its own, by seed, task or step, and use.
 """
 
 from __future__ import annotations

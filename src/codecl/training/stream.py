@@ -134,10 +134,21 @@ class Stream:
 
 
 def batches(part: Part, size: int, order: Tensor | None = None) -> Iterator[Batch]:
-    """Batches of ``size`` in the given order, the last one smaller."""
+    """Batches of ``size`` in the given order, the last one smaller; see ``sizes``."""
     order = torch.arange(len(part)) if order is None else order
-    for some in order.split(size):  # type: ignore[no-untyped-call]
+    for some in order.split(sizes(len(order), size)):  # type: ignore[no-untyped-call]
         yield part.take(some)
+
+
+def sizes(inputs: int, size: int) -> list[int]:
+    """How ``inputs`` are cut into batches of ``size``.
+
+    A single one that would be left over joins the batch before: norms with batch statistics cannot do with one.
+    """
+    whole, rest = divmod(inputs, size)
+    if rest == 1 and whole and size > 1:
+        return [size] * (whole - 1) + [size + 1]
+    return [size] * whole + [rest] * bool(rest)
 
 
 def moved(batch: Batch, device: str) -> Batch:
