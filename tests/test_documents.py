@@ -162,7 +162,7 @@ def try_codecl(words, monkeypatch):
         assert main([*words, *extra]) == 0, " ".join(words)
 
 
-def run_here(path, threads, root, children, on_event):
+def run_here(path, threads, root, children, stopping, on_event):
     """A run of ``compare`` in this process: another one would spend seconds on importing torch."""
     directory = RunDirectory(path)
     run(directory.recipe(), directory, (on_event,), root)

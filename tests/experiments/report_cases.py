@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 
 from codecl.experiments.recipe import make_recipe
+from codecl.experiments.report.experiments import ablations_of, experiments_of
+from codecl.experiments.report.records import find
+from codecl.experiments.report.tables import all_tables
 from codecl.training import metrics
 
 FIRST = [[80.0, None], [70.0, 90.0]]  # ACC 80, BWT −10, just after learning 80 and 90
@@ -71,3 +74,22 @@ def task(number, capacity):
         "accuracy": [],
         "layers": {"net.a.weight": layer, "net.b.weight": layer},
     }
+
+
+def tables(folder, baseline="gpm"):
+    experiments = experiments_of(find([folder], folder).runs)
+    return {table.name: table for table in all_tables(experiments, ablations_of(experiments), baseline)}
+
+
+def lines(table):
+    """Every row as the texts of its cells by column, with the title of its section."""
+    return [
+        {"section": section.title, "runs": row.runs}
+        | {column.name: column.text(cell) for column, cell in zip(table.columns, row.cells, strict=True)}
+        for section in table.sections
+        for row in section.rows
+    ]
+
+
+def cell(table, name, row=0, section=0):
+    return table.sections[section].rows[row].cells[[column.name for column in table.columns].index(name)]

@@ -7,6 +7,7 @@ import pytest
 
 from codecl.experiments.data.images import MissingData
 from codecl.experiments.inspection import words
+from codecl.experiments.progress import size
 from codecl.experiments.registry import BENCHMARKS
 from codecl.experiments.run import run as run_recipe
 from codecl.experiments.rundir import RunDirectory
@@ -61,8 +62,9 @@ def test_the_layers_of_every_task(finished, capsys):
     assert head.splitlines()[1] == "2 of 5 tasks, at most 2 epochs each"
     assert "settings.overlap: 0.0 here, " in head
     A = result["accuracy"]
-    assert rows(accuracies)["1"] == ["permutation", "0", "2", f"{A[0][0]:.2f}", f"{A[1][0]:.2f}"]
-    assert rows(accuracies)["2"] == ["permutation", "1", "2", f"{A[1][1]:.2f}", f"{A[1][1]:.2f}"]
+    memory = [size(event["bytes"]["memory"]).split() for event in tasks]
+    assert rows(accuracies)["1"] == ["permutation", "0", "2", f"{A[0][0]:.2f}", f"{A[1][0]:.2f}", *memory[0]]
+    assert rows(accuracies)["2"] == ["permutation", "1", "2", f"{A[1][1]:.2f}", f"{A[1][1]:.2f}", *memory[1]]
     assert first.startswith("after task 1 (permutation 0), memory ")
     assert "overlap" not in first
     assert rows(second)["weight"] == ["inputs", "rank", "capacity", "overlap", "shared", "freed", "bytes"]
@@ -170,12 +172,12 @@ def test_an_old_run_that_was_stopped_is_read_from_the_beginning_of_its_task(fini
 @pytest.mark.parametrize(
     ("file", "text", "says"),
     [
-        ("log.jsonl", "{\n", "log.jsonl is damaged: JSONDecodeError"),
-        ("log.jsonl", "3\n", "log.jsonl is damaged: TypeError"),
-        ("log.jsonl", '{"event": "task", "task": 0}\n', "log.jsonl is damaged: KeyError: 'name'"),
-        ("log.jsonl", '{"event": "epoch", "epoch": 1}\n', "log.jsonl is damaged: KeyError: 'task'"),
-        ("result.json", "{", "result.json is damaged"),
-        ("result.json", '{"accuracy": []}', "result.json is damaged: it lacks acc or bwt"),
+        ("log.jsonl", "{\n", "log.jsonl is damaged: a line of it is not JSON: Expecting property name"),
+        ("log.jsonl", "3\n", "log.jsonl is damaged: line 1: it must be an event; got 3."),
+        ("log.jsonl", '{"event": "task", "task": 0}\n', "log.jsonl is damaged: line 1: name must be text; got None."),
+        ("log.jsonl", '{"event": "epoch", "epoch": 1}\n', "line 1: task must be a whole number, 0 or more; got None."),
+        ("result.json", "{", "result.json is damaged: Expecting property name"),
+        ("result.json", '{"accuracy": []}', "result.json is damaged: method must be str; got None."),
         ("recipe.toml", "method = ", "recipe.toml is not a recipe"),
         ("recipe.toml", 'method = "gmp"\n', "no method 'gmp'"),
     ],
@@ -188,6 +190,82 @@ def test_a_damaged_record_is_one_line(file, text, says, run, capsys):
     assert says in err
 
 
+def change_result(path, **fields):
+    (path / "result.json").write_text(json.dumps(result_of(path) | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"acc": "x"}, "acc is 'x', but the accuracy matrix gives "),
+        ({"bwt": None}, "bwt is None, but the accuracy matrix gives "),
+        ({"accuracy": [5, 6]}, "accuracy must be a list of rows; got [5, 6]."),
+        ({"seed": 7}, "it is not of its recipe.toml, where seed is 0; here 7."),
+    ],
+)
+def test_a_result_that_cannot_be_believed_is_one_line(fields, says, run, capsys):
+    change_result(run, **fields)
+    code, out, err = codecl(capsys, "inspect", run)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{run / 'result.json'} is damaged: {says}" in err
+    assert err.endswith(f" Restore it, or remove it and run again: codecl run --resume {run}\n")
+
+
+LAYER = {"shape": [1, 3, 4], "bytes": 8}
+END = {
+    "event": "task",
+    "task": 0,
+    "name": "n",
+    "accuracy": [50.0, None],
+    "bytes": {"memory": 8},
+    "layers": {"a": LAYER},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"layers": {"a": {"bytes": 8}}}, "the shape of the layer 'a' must be 3 sizes; got None."),
+        ({"layers": {"a": LAYER | {"shape": [3, 4]}}}, "the shape of the layer 'a' must be 3 sizes; got [3, 4]."),
+        ({"layers": {"a": LAYER | {"bytes": "8"}}}, "bytes of the layer 'a' must be a number, 0 or more; got '8'."),
+        ({"layers": {"a": LAYER | {"trusted": 1}}}, "trusted of the layer 'a' must be tasks; got 1."),
+        ({"layers": {"a": 3}}, "the layer 'a' must be a table; got 3."),
+        ({"layers": ["a"]}, "layers must be a table by name; got ['a']."),
+        ({"bytes": {"per_task": 8}}, "bytes.memory must be a number, 0 or more; got None."),
+        ({"bytes": 8}, "bytes must be a table; got 8."),
+        ({"accuracy": []}, "accuracy must be numbers, those of 1 tasks or more; got []."),
+        ({"accuracy": [None, 50.0]}, "accuracy must have a number for the task itself; got [None, 50.0]."),
+        ({"task": "0"}, "task must be a whole number, 0 or more; got '0'."),
+    ],
+)
+def test_the_end_of_a_task_that_cannot_be_believed_is_one_line(change, says, run, capsys):
+    (run / "result.json").unlink()
+    for event, expected in ((END, 0), (END | change, 2)):
+        (run / "log.jsonl").write_text(json.dumps(event) + "\n")
+        code, out, err = codecl(capsys, "inspect", run)
+        assert code == expected, err
+    assert (out, err) == ("", f"codecl: {run / 'log.jsonl'} is damaged: line 1: {says}\n")
+
+
+def test_a_finished_run_without_its_log_says_so(run, capsys):
+    (run / "log.jsonl").unlink()
+    code, out, _ = codecl(capsys, "inspect", run)
+    assert code == 0
+    assert out.endswith("\n\nit has no log.jsonl, which would say what happened task by task.\n")
+
+
+def test_what_is_stored_without_layers_stands_beside_the_tasks(tmp_path, capsys):
+    small = ("--tasks", "2", "--epochs", "1", "--set", "batch_size=200", "--quiet")
+    assert codecl(capsys, "run", "--method", "er", *small, "--set", "memory=30", "--out", tmp_path / "er")[0] == 0
+    _, out, _ = codecl(capsys, "inspect", tmp_path / "er")
+    head, tasks = out.split("\n\n")
+    stored = [event["bytes"]["memory"] for event in log_of(tmp_path / "er") if event["event"] == "task"]
+    assert min(stored) > 0
+    assert [" ".join(rows(tasks)[t][-2:]) for t in ("1", "2")] == [size(count) for count in stored]
+    assert rows(tasks)["task"] == ["name", "epochs", "learned", "%", "now", "%", "memory"]
+    assert "ACC" in head
+
+
 def test_methods_that_protect_nothing_or_learn_all_at_once(tmp_path, capsys):
     small = ("--tasks", "2", "--epochs", "1", "--set", "batch_size=200", "--quiet")
     assert codecl(capsys, "run", "--method", "finetune", *small, "--out", tmp_path / "f")[0] == 0
@@ -196,8 +274,20 @@ def test_methods_that_protect_nothing_or_learn_all_at_once(tmp_path, capsys):
     assert "after task" not in out
     assert codecl(capsys, "run", "--method", "multitask", *small, "--out", tmp_path / "m")[0] == 0
     _, out, _ = codecl(capsys, "inspect", tmp_path / "m")
-    A = result_of(tmp_path / "m")["accuracy"]
-    assert rows(out.split("\n\n")[1])["1"] == ["–", "–", "–", f"{A[-1][0]:.2f}"]
+    ((a, b),) = result_of(tmp_path / "m")["accuracy"]
+    head, tasks = out.split("\n\n")
+    assert head.splitlines()[0].endswith(f"seed 0: finished, ACC {(a + b) / 2:.2f} %")  # and no BWT
+    assert head.splitlines()[1] == "2 of 5 tasks at once, at most 1 epochs"
+    assert tasks.splitlines() == [
+        "learned at once in 1 epochs, memory 0 B", "task  accuracy %", "----  ----------",
+        f"1     {a:10.2f}", f"2     {b:10.2f}",
+    ]  # fmt: skip
+    code, _, err = codecl(capsys, "inspect", tmp_path / "m", "--task", "1")
+    assert code == 2
+    assert err.endswith("learns its tasks at once: there are no layers after one of them. Omit --task.\n")
+    (tmp_path / "m/result.json").unlink()
+    rewrite(tmp_path / "m", lambda event: event if event["event"] == "epoch" else None)
+    assert "seed 0: unfinished, after epoch 1 of at most 1\n" in codecl(capsys, "inspect", tmp_path / "m")[1]
 
 
 def test_columns_are_those_that_there_are_and_tasks_are_counted_from_one():
@@ -206,7 +296,15 @@ def test_columns_are_those_that_there_are_and_tasks_are_counted_from_one():
         "a": {"shape": [2, 3, 5], "bytes": 1500, "own": "word", "capacity": 0.01234, "trusted": [1, 0], "rank": 2.5},
         "b": {"shape": [1, 3, 4], "bytes": 0, "trusted": [], "rank": 1234.0, "spectrum": [1.0]},
     }
-    asked = {"method": "trgp", "benchmark": "b", "preset": "paper", "seed": 0, "quick": True, "of_tasks": 1}
+    asked = {
+        "method": "trgp",
+        "benchmark": "b",
+        "preset": "paper",
+        "seed": 0,
+        "quick": True,
+        "of_tasks": 1,
+        "joint": False,
+    }
     state = {"all_tasks": 1, "epochs": 3, "changed": [], "finished": False, "at": None, "acc": None, "bwt": None}
     found = {**asked, **state, "tasks": [task | {"layers": layers}]}
     text = words(found)

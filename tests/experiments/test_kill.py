@@ -175,6 +175,26 @@ def test_ctrl_c_says_that_the_same_command_goes_on(whole, launcher, tmp_path):
     assert sum(e["event"] == "resume" for e in log_of(path)) == 1
 
 
+def test_ctrl_c_stops_a_comparison_and_its_runs(whole, launcher, tmp_path):
+    """The run under way is stopped with it, the next is not begun, and the same command finishes both."""
+    asked = ("compare", "--methods", "code-cl", "--seeds", "0,1", "--out", tmp_path, *RECIPE[2:])
+    process = launcher.start(*asked)
+    while done(tmp_path / "code-cl-seed0") < 2:
+        time.sleep(0.01)
+    process.kill(signal.SIGINT)
+    assert process.wait() == 130
+    said = "codecl: stopped. What was computed is kept; the same command again goes on.\n"
+    assert process.err.read_text().endswith(said)
+    assert "Traceback" not in process.err.read_text()
+    before = [done(tmp_path / f"code-cl-seed{seed}") for seed in (0, 1)]
+    assert before[1] == 0
+    time.sleep(0.5)
+    assert [done(tmp_path / f"code-cl-seed{seed}") for seed in (0, 1)] == before  # nobody goes on
+    assert launcher.run(*asked) == 0
+    assert_same_run(tmp_path / "code-cl-seed0", whole[RECIPE])
+    assert result_of(tmp_path / "code-cl-seed1")["seed"] == 1
+
+
 def test_a_reader_that_goes_away_is_no_error():
     read, write = os.pipe()
     os.close(read)

@@ -84,7 +84,21 @@ def test_durations(seconds, text):
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (176768, "177 kB"), (2.5e6, "2.5 MB"), (3e9, "3 GB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1500, "1.5 kB"),
+        (176768, "177 kB"),
+        (2.5e6, "2.5 MB"),
+        (3e9, "3 GB"),
+        (999_499, "999 kB"),
+        (999_500, "1 MB"),
+        (999_600, "1 MB"),
+        (999_499_999, "999 MB"),
+        (999_600_000, "1 GB"),
+        (999.6e9, "1 TB"),
+        (5e15, "5000 TB"),
+    ],
 )
 def test_sizes(count, text):
     assert size(int(count)) == text

@@ -13,7 +13,7 @@ RECORD = {
     "data": "official",
     "tasks": 10,
     "training": {"epochs": 200, "lr": 0.01},
-    "settings": {},
+    "settings": {"aperture": 6.0, "free_dims": 80, "overlap": 0.5},
     "switches": {},
 }
 

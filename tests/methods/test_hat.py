@@ -478,7 +478,8 @@ def test_a_network_that_cannot_be_masked_is_given_back_clean():
             return self.b(torch.cat([self.a(x), self.a(-x)], 1))
 
     model = Joined()
-    with pytest.raises(UnknownUnits, match=r"^hat masks units.* feeds 'b' \(Linear\) cannot be followed: cat in .*Use another method"):
+    message = r"^hat masks units.* feeds 'b' \(Linear\) cannot be followed: cat in .*Use another method"
+    with pytest.raises(UnknownUnits, match=message):
         HAT(model)
     assert not any("forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.data import DataLoader, IterableDataset
 
 from codecl import GPM, Method
 
@@ -146,6 +147,36 @@ def test_watched_batches_are_seen_where_they_are_learned_from():
     assert method.ended[0] is loader[-1]
     with pytest.raises(RuntimeError, match=r"for batch in method\.watch\(loader\)"):
         _ = method.batch
+
+
+class Streamed(IterableDataset):
+    def __iter__(self):
+        return iter([batch(0)[0][0], batch(1)[0][0]])
+
+
+def test_batches_may_come_from_a_loader_that_does_not_know_how_many_there_are():
+    method = Watcher(model())
+    seen = list(method.watch(DataLoader(Streamed())))
+    assert [float(x.sum()) for x in seen] == [float(batch(i)[0][0].sum()) for i in (0, 1)]
+    assert (method.position, method.progress) == (0.0, 0.0)
+
+
+def test_a_closure_may_return_a_number():
+    network = model()
+    method = Anchored(network)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    method.guard(optimizer)
+    with torch.no_grad():
+        network.head.bias += 1.0  # away from the start: 3 · 1/2 for the penalty
+
+    def closure():
+        optimizer.zero_grad()
+        backward(network, *batch(0))
+        return 2.0
+
+    penalty = float(method.penalty().detach())
+    assert penalty > 0
+    assert float(optimizer.step(closure)) == pytest.approx(2.0 + penalty)
 
 
 def test_an_epoch_that_is_broken_off_does_not_end():

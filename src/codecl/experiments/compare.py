@@ -20,6 +20,7 @@ from typing import Any
 from codecl.experiments.progress import duration, size, table
 from codecl.experiments.recipe import Recipe
 from codecl.experiments.registry import title
+from codecl.experiments.report.table import DEVIATION, Cell, Column
 from codecl.experiments.run import make_trainer
 from codecl.experiments.rundir import RunDirectory
 from codecl.experiments.usage import UsageError
@@ -27,7 +28,7 @@ from codecl.training import metrics
 
 Tree = dict[str, Any]
 MEASURES = ("ACC %", "BWT %", "seeds", "time a run", "memory")
-DEVIATION = "± is the standard deviation over seeds (ddof = 1)."
+NUMBER = Column("")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def run_all(
             if stopping.is_set():
                 return Failure(name, "not begun")
             threads = recipes[name].threads
-            words = _run_child(directory.path, threads, root, children, lambda event: on_event(name, event))
+            words = _run_child(directory.path, threads, root, children, stopping, lambda event: on_event(name, event))
             result = directory.result()
         except UsageError as error:  # a damaged result
             return Failure(name, str(error))
@@ -88,7 +89,12 @@ def run_all(
 
 
 def _run_child(
-    path: Path, threads: int, root: Path, children: list[subprocess.Popen[str]], on_event: Callable[[Tree], None]
+    path: Path,
+    threads: int,
+    root: Path,
+    children: list[subprocess.Popen[str]],
+    stopping: threading.Event,
+    on_event: Callable[[Tree], None],
 ) -> str:
     """Run ``codecl run --resume`` on a directory, passing on its events; the last line it said in error."""
     command = [sys.executable, "-m", "codecl", "run", "--resume", str(path), "--json", "--data-dir", str(root)]
@@ -96,6 +102,8 @@ def _run_child(
     errors: list[str] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as child:
         children.append(child)
+        if stopping.is_set():  # since we last looked
+            child.terminate()
         assert child.stdout is not None
         assert child.stderr is not None
         reader = threading.Thread(target=errors.extend, args=(child.stderr,), daemon=True)
@@ -144,7 +152,4 @@ def measured(of: Sequence[Tree]) -> list[str]:
 
 
 def _spread(values: Sequence[float]) -> str:
-    if not values:
-        return "–"
-    spread = metrics.mean_std(list(values))
-    return f"{spread.mean:.2f}" + (f" ± {spread.std:.2f}" if spread.std is not None else "")
+    return NUMBER.text(Cell.mean(values))

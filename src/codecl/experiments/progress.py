@@ -95,11 +95,11 @@ def duration(seconds: float) -> str:
 def size(count: int) -> str:
     """Bytes as a person reads them."""
     value = float(count)
-    for unit in ("B", "kB", "MB"):
-        if value < 1000:
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:  # from there on three digits round to 1000, which is 1 of the next unit
             return f"{value:.3g} {unit}"
         value /= 1000
-    return f"{value:.3g} GB"
+    return f"{value:.3g} TB" if value < 999.5 else f"{value:.0f} TB"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from codecl.experiments.registry import BENCHMARKS, title
 from codecl.experiments.report.experiments import Experiment, experiments_of, is_whole, place_of
+from codecl.experiments.report.published import PAPER_ACC, PAPER_BWT, printed, published
 from codecl.experiments.report.records import Run
 from codecl.experiments.report.render import markdown_lines
 from codecl.experiments.report.table import Cell, Column
-from codecl.experiments.report.tables import PAPER_ACC, PAPER_BWT, acc, bwt, printed, published
+from codecl.experiments.report.tables import acc, bwt
 
 IN_BUDGET = "training.lr"
 COLUMNS = (

@@ -13,9 +13,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from codecl.experiments.compare import DEVIATION, MEASURES, measured
+from codecl.experiments.compare import MEASURES, measured
 from codecl.experiments.progress import table
 from codecl.experiments.recipe import Recipe, parse_change
+from codecl.experiments.report.table import DEVIATION
 from codecl.experiments.usage import UsageError
 
 Tree = dict[str, Any]

@@ -28,6 +28,8 @@ def add(commands: Any) -> None:
 
 def inspect_run(options: argparse.Namespace) -> int:
     found = inspect(options.run, data_root(options))
+    if options.task is not None and found["joint"]:
+        raise UsageError(f"{options.run} learns its tasks at once: there are no layers after one of them. Omit --task.")
     learned = [task["task"] + 1 for task in found["tasks"]]
     if options.task is not None and options.task not in learned:
         raise UsageError(f"{options.run} has learned the tasks {learned}; there is no {options.task} to inspect.")

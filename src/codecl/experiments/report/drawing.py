@@ -9,7 +9,7 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -40,9 +40,8 @@ STYLE = {
 DPI = 300
 LINE = 0.14
 """Inches of a line of text."""
-MAP = "cividis"
-NUMBERED = 12
-"""The most tasks whose numbers can be printed in the cells of a heat map."""
+EARLY, LATE = COLOURS[0], "#c88400"
+"""The first task and the last; these and all between stand out against white and against a dark page."""
 
 
 @dataclass(frozen=True)
@@ -125,35 +124,71 @@ def wrapped(label: str, width: int, lines: int = 3) -> str:
     return "\n".join(textwrap.wrap(label, width, max_lines=lines, placeholder=" …") or [label])
 
 
+def points(word: str) -> float:
+    """About how long a word is."""
+    return 4.45 * len(word) - 2.2 * word.count(".")
+
+
+def numbered(rows: Sequence[Sequence[float]], names: Sequence[str], form: Callable[[float], str]) -> bool:
+    """Whether the cells of a heat map as wide as the figure have room for their numbers."""
+    room = 72 * WIDTH - 24 - max(map(points, names))
+    words = [form(value) for row in rows for value in row if not math.isnan(value)]
+    return max(map(points, words), default=0.0) + 1.5 < room / len(rows[0])
+
+
 def grid(
-    figure: Any, axes: Any, rows: Sequence[Sequence[float]], form: str, limits: tuple[float, float] | None = None
-) -> None:
-    """A heat map, row by row from above, a column for each task; with its numbers, or a scale where they do not fit."""
+    axes: Any,
+    rows: Sequence[Sequence[float]],
+    names: Sequence[str],
+    limits: tuple[float, float],
+    form: Callable[[float], str] | None = None,
+    most: int = 12,
+) -> Any:
+    """A heat map, a row with a name after the other from above, a column for each task; with numbers in some ``form``.
+
+    At most so many tasks have their number below.
+    """
     tasks = len(rows[0])
-    values = [value for row in rows for value in row if not math.isnan(value)]
-    low, high = limits or (min(values), max(values))
+    low, high = limits
     mesh = axes.pcolormesh(
-        range(tasks + 1), range(len(rows) + 1), rows, cmap=MAP, vmin=low, vmax=high, edgecolor=PAPER, linewidth=0.6
+        range(tasks + 1), range(len(rows) + 1), rows, cmap=heat(), vmin=low, vmax=high, edgecolor=PAPER, linewidth=0.6
     )
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows), 0)
     for i, row in enumerate(rows):
         for j, value in enumerate(row):
-            if tasks <= NUMBERED and not math.isnan(value):
-                colour = "w" if value - low < 0.55 * (high - low) else "k"
-                axes.text(j + 0.5, i + 0.5, form.format(value), ha="center", va="center", color=colour)
-    if tasks > NUMBERED:
-        figure.colorbar(mesh, ax=axes, pad=0.02)
-    ticks = range(0, tasks, 1 if tasks <= NUMBERED else 2)
+            if form and not math.isnan(value):
+                colour = "k" if luminance(mesh.to_rgba(value)) > 0.179 else "w"  # there, both differ as much from it
+                axes.text(j + 0.5, i + 0.5, form(value), ha="center", va="center", color=colour)
+    ticks = range(0, tasks, math.ceil(tasks / most))
     axes.set_xticks([t + 0.5 for t in ticks], [f"{t + 1}" for t in ticks])
+    named = [i for i, name in enumerate(names) if name]
+    axes.set_yticks([i + 0.5 for i in named], [names[i] for i in named])
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
+    return mesh
+
+
+def heat() -> Any:
+    """cividis without its darkest part, which a dark page swallows."""
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
+
+    return ListedColormap(colormaps["cividis"](range(56, 256)))
+
+
+def luminance(colour: Any) -> float:
+    """How light a colour is, from 0 to 1, as the contrast of the WCAG is made of."""
+    from matplotlib.colors import to_rgb
+
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour)]
+    return math.fsum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def shade(task: int, tasks: int) -> Any:
-    """A colour for one of several tasks, from dark to light."""
-    from matplotlib import colormaps
+    """A colour for one of several tasks, from the early to the late ones."""
+    from matplotlib.colors import LinearSegmentedColormap
 
-    return colormaps[MAP](0.92 * task / max(1, tasks - 1))
+    return LinearSegmentedColormap.from_list("tasks", [EARLY, LATE])(task / max(1, tasks - 1))
 
 
 def scale(figure: Any, tasks: int) -> None:
@@ -168,6 +203,23 @@ def scale(figure: Any, tasks: int) -> None:
 def task_ticks(axes: Any, tasks: int, most: int = 6) -> None:
     """The tasks of an x axis, counted from 1."""
     axes.set_xticks(range(1, tasks + 1, math.ceil(tasks / most)))
+
+
+def apart(words: Sequence[str], places: Sequence[float], width: float) -> list[bool]:
+    """Which of the words, centred at places from 0 to 1 of so many points, can be printed without touching.
+
+    The first and the last before those between, from the left.
+    """
+    last, kept = len(words) - 1, [0]
+    half = [points(word) / 2 + 2 for word in words]
+
+    def touch(i: int, j: int) -> bool:
+        return (places[j] - places[i]) * width < half[i] + half[j]
+
+    for i in range(1, last):
+        if not touch(kept[-1], i) and not touch(i, last):
+            kept.append(i)
+    return [i in kept or i == last for i in range(len(words))]
 
 
 def slug(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -26,12 +26,15 @@ PARTS = {"settings": "settings", "training": "training", "data": "switches"}
 
 @dataclass(frozen=True)
 class Condition:
-    """What must be the same for two numbers to stand side by side."""
+    """What must be the same for two numbers to stand side by side.
+
+    ``epochs`` is None for the whole schedule of a recipe file: some methods have longer ones than others.
+    """
 
     benchmark: str
     preset: str
     tasks: int
-    epochs: int
+    epochs: int | None
     quick: bool
     data: str
     switches: tuple[tuple[str, str], ...]
@@ -40,7 +43,9 @@ class Condition:
     def of(cls, result: Tree) -> Condition:
         switches = tuple(sorted((name, str(choice)) for name, choice in result["switches"].items()))
         fields = {key: result[key] for key in ("benchmark", "preset", "tasks", "quick", "data")}
-        return cls(**fields, epochs=result["training"]["epochs"], switches=switches)
+        epochs, recipe = result["training"]["epochs"], published_recipe(result, whole=True)
+        whole = recipe is not None and recipe.training["epochs"] == epochs
+        return cls(**fields, epochs=None if whole else epochs, switches=switches)
 
     @property
     def all_tasks(self) -> int | None:
@@ -49,15 +54,16 @@ class Condition:
     @property
     def budget(self) -> str:
         learned = f"{self.tasks}/{self.all_tasks}" if self.all_tasks else f"{self.tasks}"
-        return f"{learned} tasks, at most {self.epochs} epochs each{' (quick)' * self.quick}"
+        each = "whole schedule" if self.epochs is None else f"at most {self.epochs} epochs each"
+        return f"{learned} tasks, {each}{' (quick)' * self.quick}"
 
     def words(self, without: str = "") -> dict[str, str]:
         """All of it, by name."""
         switches = ", ".join(f"{name} = {choice}" for name, choice in self.switches if name != without)
         return {
             "benchmark": self.benchmark, "preset": self.preset, "tasks": f"{self.tasks}",
-            "epochs": f"{self.epochs}" if without != "epochs" else "", "quick": "yes" if self.quick else "no",
-            "data": self.data, "switches": switches,
+            "epochs": "" if without == "epochs" else "whole" if self.epochs is None else f"{self.epochs}",
+            "quick": "yes" if self.quick else "no", "data": self.data, "switches": switches,
         }  # fmt: skip
 
     def title(self, without: str = "") -> str:
@@ -76,7 +82,7 @@ class Condition:
     def order(self) -> tuple[Any, ...]:
         """Benchmarks as they are listed, the paper's reading and the larger budgets first."""
         place = place_of(self.benchmark, BENCHMARKS)
-        budget = (-self.tasks, -self.epochs, self.quick)
+        budget = (-self.tasks, self.epochs is not None, -(self.epochs or 0), self.quick)
         return place, self.benchmark, self.preset != "paper", self.preset, budget, self.data, self.switches
 
 
@@ -97,7 +103,7 @@ class Experiment:
     def method(self) -> str:
         return str(self.first.result["method"])
 
-    @property
+    @cached_property
     def condition(self) -> Condition:
         return Condition.of(self.first.result)
 
@@ -110,13 +116,21 @@ class Experiment:
     def departures(self) -> dict[str, Any]:
         return departures(self.first.result)
 
-    def label(self, without: str = "") -> str:
-        """The method, and in what it departs from its recipe file; if that is silent, from its neighbours."""
+    def label(self, without: str = "", also: Sequence[str] = ()) -> str:
+        """The method, and in what it departs from its recipe file; if that is silent, from its neighbours.
+
+        ``also`` names further values. What an older run did not record, and a neighbour did, is said too.
+        """
         told = usual_values(self.first.result)
-        named = self.departures.keys() | {key for key in self.named if key not in told}
+        named = {*self.departures, *also, *(key for key in self.named if key not in told)}
         keys = [key for key in self.values if key in named and key != without]
+        missing = [key for key in self.named if key not in self.values and key != without]
         return ", ".join(
-            [title(self.method), *(f"{key.partition('.')[2]} = {shown(self.values[key])}" for key in keys)]
+            [
+                title(self.method),
+                *(f"{name_of(key)} = {shown(self.values[key])}" for key in keys),
+                *(f"{name_of(key)} not recorded" for key in missing),
+            ]
         )
 
     @property
@@ -132,10 +146,12 @@ class Ablation:
 
     key: str
     points: tuple[tuple[Any, Experiment], ...]
+    named: tuple[str, ...] = ()
+    """Values to name beside the method, because another ablation over ``key`` has others: the lines of a grid."""
 
     @property
     def name(self) -> str:
-        return self.key.partition(".")[2]
+        return name_of(self.key)
 
     @property
     def numeric(self) -> bool:
@@ -143,12 +159,12 @@ class Ablation:
 
     def in_order(self) -> Ablation:
         """Numbers by size, anything else by how it is written."""
-        return Ablation(self.key, tuple(sorted(self.points, key=lambda point: sortable(point[0]))))
+        return replace(self, points=tuple(sorted(self.points, key=lambda point: sortable(point[0]))))
 
     @property
     def label(self) -> str:
         """What stays the same in the method."""
-        return self.points[0][1].label(without=self.key)
+        return self.points[0][1].label(without=self.key, also=self.named)
 
     @property
     def condition(self) -> str:
@@ -164,9 +180,8 @@ def experiments_of(runs: Iterable[Run]) -> list[Experiment]:
         found.append(Experiment(tuple(counted), tuple(run for same in by_seed for run in same[1:])))
     named = []
     for alike in _grouped(found, lambda e: (e.condition, e.method)):
-        values = [e.values for e in alike]
-        differing = [key for key in _union(values) if len({_text(v.get(key)) for v in values}) > 1]
-        named += [Experiment(e.runs, e.repeats, tuple(differing)) for e in alike]
+        differing = tuple(_differing([e.values for e in alike]))
+        named += [Experiment(e.runs, e.repeats, differing) for e in alike]
     return sorted(named, key=lambda e: (e.condition.order, e.order))
 
 
@@ -177,12 +192,16 @@ def conditions_of(experiments: Iterable[Experiment]) -> list[list[Experiment]]:
 
 def ablations_of(experiments: Sequence[Experiment]) -> list[Ablation]:
     """Every set of two or more experiments that differ in one value alone; of a grid, each of its lines."""
-    found = []
+    found: list[Ablation] = []
     for key in _union(e.values for e in experiments):
+        lines: list[Ablation] = []
         rest = {id(e): _identity(e.first.result, without=key) for e in experiments if key in e.values}
         for group in _grouped([e for e in experiments if id(e) in rest], lambda e, rest=rest: rest[id(e)]):  # type: ignore[misc]
             if len(group) > 1:
-                found.append(Ablation(key, tuple((e.values[key], e) for e in group)).in_order())
+                lines.append(Ablation(key, tuple((e.values[key], e) for e in group)).in_order())
+        for alike in _grouped(lines, lambda a: (a.condition, a.points[0][1].method)):
+            differing = _differing([a.points[0][1].values for a in alike])
+            found += [replace(a, named=tuple(k for k in differing if k != key)) for a in alike]
     return found
 
 
@@ -225,7 +244,7 @@ def departures(result: Tree) -> dict[str, Any]:
 def is_whole(result: Tree) -> bool:
     """The protocol of the recipe file: all tasks, and no schedule cut short."""
     condition, recipe = Condition.of(result), published_recipe(result, whole=True)
-    enough = recipe is None or condition.epochs >= recipe.training["epochs"]
+    enough = recipe is None or result["training"]["epochs"] >= recipe.training["epochs"]
     return not condition.quick and condition.tasks == condition.all_tasks and enough
 
 
@@ -240,6 +259,21 @@ def _grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return list(groups.values())
+
+
+def _differing(tables: Sequence[dict[str, Any]]) -> list[str]:
+    """The keys whose values are not the same in all ``tables``."""
+    return [key for key in _union(tables) if len({_text(values.get(key)) for values in tables}) > 1]
+
+
+def name_of(key: str) -> str:
+    """``aperture`` of ``settings.aperture``."""
+    return key.partition(".")[2]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values of a recipe mean the same."""
+    return _text(one) == _text(other)
 
 
 def _union(tables: Iterable[Iterable[str]]) -> list[str]:

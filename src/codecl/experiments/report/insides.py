@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from codecl.experiments.report.drawing import (
@@ -15,14 +16,21 @@ from codecl.experiments.report.drawing import (
     grid,
     legend_below,
     new_figure,
+    numbered,
     scale,
     shade,
+    wrapped,
 )
 from codecl.experiments.report.experiments import is_number
 from codecl.experiments.report.records import Run
 
 Tree = dict[str, Any]
 MOST_LAYERS = 24
+"""The most layers with a panel of their own."""
+MOST_NUMBERED = 12
+"""The most layers whose numbers are printed."""
+TALLEST = 3.4
+"""Inches of the tallest heat map."""
 EPOCH = ("task", "epoch", "loss", "validation_loss", "validation_accuracy", "lr")
 
 
@@ -72,30 +80,69 @@ def fullness(run: Run, name: str) -> Drawn | None:
     None if the log does not say; older ones do not.
     """
     logged = layers_of(run)
-    names = list(dict.fromkeys(layer for of in logged for layer in of))
-    grids = {
-        heading: [[_number(of.get(layer, {}).get(key)) for of in logged] for layer in names]
-        for key, heading in (("capacity", "share of the inputs that is protected"), ("freed", "directions freed"))
-    }
-    shown = {heading: rows for heading, rows in grids.items() if any(value > 0 for row in rows for value in row)}
-    if not shown:
+    every = list(dict.fromkeys(layer for of in logged for layer in of))
+    grids = [
+        _Grid(heading, form, high, [[_number(of.get(layer, {}).get(key)) for of in logged] for layer in every])
+        for key, heading, form, high in (
+            ("capacity", "share of the inputs that is protected", "{:.2f}".format, 1.0),
+            ("freed", "directions freed", "{:.0f}".format, None),
+        )
+    ]
+    grids = [g for g in grids if any(value > 0 for row in g.rows for value in row)]
+    if not grids:
         return None
-    figure = new_figure(len(shown) * (0.5 + 0.17 * len(names)) + 0.2)
-    panels = figure.subplots(len(shown), 1, squeeze=False, sharex=True)[:, 0]
-    for axes, (heading, rows) in zip(panels, shown.items(), strict=True):
-        share = heading == next(iter(grids))
-        grid(figure, axes, rows, "{:.2f}" if share else "{:.0f}", (0.0, 1.0) if share else None)
-        axes.set_yticks([i + 0.5 for i in range(len(names))], _short(names))
-        axes.set_title(heading)
-    panels[-1].set_xlabel("after task")
+    names = [_cut(layer, 20) for layer in _short(every)]
+    few = len(names) <= MOST_NUMBERED and all(numbered(g.rows, names, g.form) for g in grids)
+    figure = _numbers(grids, names) if few else _colours(grids, names)
     return drawn(name, f"How full the memory of each layer is, and what was freed: {run.name}.", figure)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Numbers of every layer after every task, up to ``high`` or the largest there is."""
+
+    heading: str
+    form: Callable[[float], str]
+    high: float | None
+    rows: list[list[float]]
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        largest = max(value for row in self.rows for value in row if not math.isnan(value))
+        return 0.0, largest if self.high is None else self.high
+
+
+def _numbers(grids: Sequence[_Grid], names: Sequence[str]) -> Any:
+    """One heat map above the other, with numbers."""
+    figure = new_figure(len(grids) * (0.5 + 0.17 * len(names)) + 0.2)
+    panels = figure.subplots(len(grids), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, g in zip(panels, grids, strict=True):
+        grid(axes, g.rows, names, g.limits, g.form)
+        axes.set_title(g.heading)
+    panels[-1].set_xlabel("after task")
+    return figure
+
+
+def _colours(grids: Sequence[_Grid], names: Sequence[str]) -> Any:
+    """Heat maps of all layers side by side, with what the colours mean below; of many layers, some are named."""
+    tall = min(TALLEST, 0.17 * len(names))
+    step = math.ceil(0.12 * len(names) / tall)
+    figure = new_figure(1.25 + tall)
+    panels = figure.subplots(1, len(grids), squeeze=False, sharey=True)[0]
+    for axes, g in zip(panels, grids, strict=True):
+        some = [label if i % step == 0 else "" for i, label in enumerate(names)]
+        mesh = grid(axes, g.rows, some, g.limits, most=12 // len(grids))
+        axes.set(title=wrapped(g.heading, 20), xlabel="after task")
+        figure.colorbar(mesh, ax=axes, location="bottom", aspect=12, pad=0.03)
+    return figure
 
 
 def spectra(run: Run, name: str) -> Drawn | None:
     """The singular values of every layer's conceptor, after every task, over the share of inputs they stand for."""
     logged = layers_of(run)
     every = list(dict.fromkeys(layer for of in logged for layer in of if _spectrum(of[layer])))
-    names = every[:MOST_LAYERS]
+    shown = min(MOST_LAYERS, len(every))
+    names = [every[round(i * (len(every) - 1) / max(1, shown - 1))] for i in range(shown)]
     if not names:
         return None
     columns = 2 if len(names) <= 8 else 3
@@ -109,7 +156,7 @@ def spectra(run: Run, name: str) -> Drawn | None:
                 share = of[layer]["rank"] / of[layer]["shape"][-1]
                 x = [share * i / max(1, len(values) - 1) for i in range(len(values))]
                 axes.plot(x, values, color=shade(t, len(logged)), linewidth=0.9, label=f"{t + 1}")
-        axes.set_title(label if len(label) <= width else f"…{label[1 - width :]}")
+        axes.set_title(_cut(label, width))
         axes.grid()
     for i, axes in enumerate(figure.axes):
         axes.set_visible(i < len(names))
@@ -118,7 +165,10 @@ def spectra(run: Run, name: str) -> Drawn | None:
             axes.tick_params(labelbottom=True)
     figure.supylabel("singular value", fontsize=7)
     scale(figure, len(logged))
-    left_out = f" The first {MOST_LAYERS} of {len(every)} layers." if len(every) > len(names) else ""
+    left_out = ""
+    if len(every) > len(names):
+        left_out = f" {len(names)} of {len(every)} layers, from the first to the last."
+        figure.suptitle(left_out.strip(" ."), fontsize=7)
     return drawn(name, f"Spectra of the conceptors, a line for each task: {run.name}.{left_out}", figure)
 
 
@@ -151,3 +201,8 @@ def _short(names: Sequence[str]) -> list[str]:
     if common and any(p[common].isdigit() for p in parts):  # a number alone says little
         common -= 1
     return [".".join(p[common:]) for p in parts]
+
+
+def _cut(name: str, most: int) -> str:
+    """The end of a name, where layers differ."""
+    return name if len(name) <= most else f"…{name[1 - most :]}"

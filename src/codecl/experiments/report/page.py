@@ -31,6 +31,7 @@ class Contents:
     left_out: Sequence[tuple[str, str]]
     remarks: Sequence[str]
     files: Sequence[str]
+    warnings: Sequence[str] = ()
 
     @cached_property
     def anchors(self) -> dict[str, str]:
@@ -64,6 +65,7 @@ def page(contents: Contents) -> str:
 <body>
 <header>
 <h1>{escape(heading)}</h1>
+{"".join(f'<p role="alert"><strong>{escape(warning)}</strong></p>' for warning in contents.warnings)}
 {"".join(f'<p class="soft">{escape(remark)}</p>' for remark in contents.remarks)}
 <nav aria-label="Contents"><ul>{items}</ul></nav>
 </header>

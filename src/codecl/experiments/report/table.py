@@ -12,6 +12,7 @@ from typing import Literal
 from codecl.training import metrics
 
 BEST, SECOND = 1, 2
+DEVIATION = "± is the standard deviation over seeds (ddof = 1)."
 
 
 def two_digits(value: float) -> str:
@@ -26,6 +27,8 @@ class Cell:
     spread: float | None = None
     runs: int = 0
     rank: int = 0
+    outside: bool = False
+    """Takes no rank: a baseline's distance from itself."""
 
     @classmethod
     def mean(cls, values: Sequence[float]) -> Cell:
@@ -107,10 +110,14 @@ def _ranked(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
     cells = [list(row.cells) for row in rows]
     for i, column in enumerate(columns):
         if column.best:
-            ranks = _ranks(column, [None if row.hors_concours else row.cells[i].value for row in rows])
+            ranks = _ranks(column, [_competing(row, row.cells[i]) for row in rows])
             for line, rank in zip(cells, ranks, strict=True):
                 line[i] = replace(line[i], rank=rank)
     return [replace(row, cells=tuple(line)) for row, line in zip(rows, cells, strict=True)]
+
+
+def _competing(row: Row, cell: Cell) -> str | float | None:
+    return None if row.hors_concours or cell.outside else cell.value
 
 
 def _ranks(column: Column, values: Sequence[str | float | None]) -> list[int]:

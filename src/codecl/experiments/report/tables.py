@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
-from importlib import resources
-from typing import Any
 
 from codecl.experiments.progress import duration, size
 from codecl.experiments.report.experiments import Ablation, Experiment, conditions_of
-from codecl.experiments.report.table import Cell, Column, Row, Section, Table, make_table
+from codecl.experiments.report.published import PAPER_ACC, PAPER_BWT, PAPER_FWT, printed
+from codecl.experiments.report.table import DEVIATION, Cell, Column, Row, Section, Table, make_table
 from codecl.experiments.sweep import shown
 from codecl.methods.footprint import FOOTPRINTS
 from codecl.training import metrics
 
 OVERLAPPING = ("ol-cifar100",)
 """Benchmarks whose tasks share classes: Table 4 of the paper."""
-PAPERS_BASELINE = "gpm"
-DEVIATION = "± is the standard deviation over seeds (ddof = 1)."
 WHOLE = "The paper's numbers are for all tasks and its whole schedule; what was run here stands above the rows."
 JOINT = "multitask learns all tasks at once: an upper bound that takes no rank."
 
@@ -35,7 +30,6 @@ def plainly(value: float) -> str:
 METHOD = Column("method")
 SEEDS = Column("seeds", plainly)
 ACC, BWT = Column("ACC %", best="highest"), Column("BWT %", best="highest")
-PAPER_ACC, PAPER_BWT, PAPER_FWT = (Column(f"paper {name}", plainly) for name in ("ACC", "BWT", "FWT"))
 MEMORY = Column("memory", in_bytes)
 
 
@@ -56,9 +50,13 @@ def all_tables(experiments: Sequence[Experiment], ablations: Sequence[Ablation],
 
 
 def unvaried(experiments: Sequence[Experiment], ablations: Sequence[Ablation]) -> list[Experiment]:
-    """The experiments without those that depart from their recipe file as part of an ablation."""
-    varied = {id(e) for a in ablations for _, e in a.points if e.departures}
-    return [e for e in experiments if id(e) not in varied]
+    """The experiments without those that depart from their recipe file in what an ablation varies.
+
+    Where nothing would be left of a method under a condition, all of it stays.
+    """
+    varied = {id(e) for a in ablations for _, e in a.points if a.key in e.departures}
+    bases = {(e.condition, e.method) for e in experiments if id(e) not in varied}
+    return [e for e in experiments if id(e) not in varied or (e.condition, e.method) not in bases]
 
 
 def accuracy(experiments: Sequence[Experiment]) -> Table:
@@ -125,7 +123,8 @@ def memory(experiments: Sequence[Experiment]) -> Table:
 
     letters = (
         "A fully connected layer of N inputs and M outputs after T tasks: B directions for each task, r for all, "
-        "K freed, w bytes for a number of the model. Memory is what the method stores in the end for the whole network."
+        "s that the last task shares, K freed, E inputs added by a task, w bytes for a number of the model. "
+        "Memory is what the method stores in the end for the whole network."
     )
     return make_table("memory", "Memory and time", columns, by_condition(experiments, cells), [letters, DEVIATION])
 
@@ -136,14 +135,20 @@ def ablation(name: str, ablations: Sequence[Ablation]) -> Table:
         Section(
             f"{a.label}, {a.condition}",
             tuple(
-                row(e, [acc(e), bwt(e), stored(e)], Cell(value if a.numeric else shown(value))) for value, e in a.points
+                row(
+                    e,
+                    [acc(e), bwt(e), stored(e), printed(e, "acc"), printed(e, "bwt")],
+                    Cell(value if a.numeric else shown(value)),
+                )
+                for value, e in a.points
             ),
             {"method": a.label} | a.points[0][1].condition.words(without=name),
         )
         for a in ablations
     ]
-    columns = [Column(name, shown), SEEDS, ACC, BWT, MEMORY]
-    return make_table(f"ablation-{name}", f"Ablation: {name}", columns, sections, [DEVIATION])
+    columns = [Column(name, shown), SEEDS, ACC, BWT, MEMORY, PAPER_ACC, PAPER_BWT]
+    told = notes([e for a in ablations for _, e in a.points], ["acc", "bwt"])
+    return make_table(f"ablation-{name}", f"Ablation: {name}", columns, sections, told)
 
 
 # What stands in a row.
@@ -187,7 +192,9 @@ def fwt(e: Experiment, of: Sequence[Experiment], baseline: str) -> Cell:
     base = baseline_of(of, baseline)
     theirs = {run.seed: run.accuracy for run in base.runs} if base is not None else {}
     ours = [run for same in with_seeds_of(base, [e]) for run in same.runs]
-    return Cell.mean([metrics.fwt(run.accuracy, theirs[run.seed]) for run in ours])
+    return replace(
+        Cell.mean([metrics.fwt(run.accuracy, theirs[run.seed]) for run in ours]), outside=e.method == baseline
+    )
 
 
 def fwt_column(baseline: str) -> Column:
@@ -210,20 +217,6 @@ def baseline_of(of: Sequence[Experiment], baseline: str) -> Experiment | None:
     there = [e for e in of if e.method == baseline and not e.first.joint]
     usual = [e for e in there if not e.departures]
     return usual[0] if len(usual) == 1 else there[0] if len(there) == 1 else None
-
-
-def printed(e: Experiment, what: str, baseline: str = PAPERS_BASELINE) -> Cell:
-    """What the paper reports, nothing where it does not; its FWT is over GPM."""
-    if what == "fwt" and baseline != PAPERS_BASELINE:
-        return Cell()
-    value, *spread = published().get(e.condition.benchmark, {}).get(e.method, {}).get(what, (None,))
-    return Cell(value, spread[0] if spread else None)
-
-
-@cache
-def published() -> dict[str, dict[str, dict[str, Any]]]:
-    """What the paper reports, by benchmark and method."""
-    return tomllib.loads((resources.files("codecl.experiments") / "published.toml").read_text(encoding="utf-8"))
 
 
 def notes(experiments: Sequence[Experiment], beside: Sequence[str]) -> list[str]:
