@@ -51,8 +51,9 @@ test: $(STAMP) ## run the tests (WORKERS=2, ARGS=...)
 docs: $(STAMP) ## build the documentation: docs/_build/html/index.html
 	@$(BIN)/python -m sphinx -E -q -W --keep-going -d docs/_build/doctrees docs docs/_build/html
 
-reproduction: $(STAMP) ## write REPRODUCTION.md from results/
+reproduction: $(STAMP) ## write REPRODUCTION.md and results/report from the records in results/
 	@$(BIN)/python -m codecl.experiments.reproduction results REPRODUCTION.md
+	@$(BIN)/codecl report results --summary --out results/report >/dev/null
 
 bench: $(STAMP) ## run the benchmarks (ARGS=...)
 	@$(BIN)/python -m benchmarks $(ARGS)

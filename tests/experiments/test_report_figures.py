@@ -411,6 +411,9 @@ def test_of_many_layers_the_spectra_of_some_are_shown_and_the_figure_says_so(dra
 def test_the_shades_of_tasks_stand_out_on_light_and_on_dark_paper(tasks):
     shades = [shade(t, tasks) for t in range(tasks)]
     assert len(set(shades)) == tasks
+    assert shades[0] == shade(0, 2)
+    assert shades[0][2] > shades[0][0]  # blue comes first
+    assert tasks == 1 or shades[-1][2] < shades[-1][0]
     assert min(contrast(colour, paper) for colour in shades for paper in (drawing.PAPER, *papers())) >= 3
 
 

@@ -3,6 +3,12 @@
 import json
 from pathlib import Path
 
+from codecl.experiments.registry import title
+from codecl.experiments.report.drawing import slug
+from codecl.experiments.report.experiments import ablations_of, experiments_of
+from codecl.experiments.report.records import find
+from codecl.experiments.report.render import FORMATS
+from codecl.experiments.report.tables import all_tables
 from codecl.experiments.reproduction import page
 
 RECORD = {
@@ -78,3 +84,26 @@ def test_notes_are_taken_over(tmp_path):
 def test_sd_style_results_say_so(tmp_path):
     record(tmp_path, 0, 60.0, 0.0, method="trgp-sd")
     assert "| trgp-sd (SD-style) |" in page(tmp_path)
+
+
+def test_the_committed_report_is_what_the_committed_records_give():
+    root = Path(__file__).parents[2]
+    experiments = experiments_of(find([root / "results"], root / "results/report").runs)
+    made = all_tables(experiments, ablations_of(experiments), "gpm")
+    for table in made:
+        for ending, form in FORMATS.items():
+            assert (root / f"results/report/tables/{slug(table.name)}.{ending}").read_text() == form(table), table.name
+    assert len(list((root / "results/report/tables").iterdir())) == len(made) * len(FORMATS)
+
+
+def test_the_readme_has_the_numbers_of_the_records():
+    root = Path(__file__).parents[2]
+    readme = (root / "README.md").read_text().replace("−", "-")
+    for path in sorted((root / "results/split-cifar100").glob("*-quick/*/result.json")):
+        r = json.loads(path.read_text())
+        name = title(r["method"]) + (", as published" if r["preset"] == "official" else "")
+        assert f"| {name} | {r['acc']:.2f} | {r['bwt']:+.2f} |" in readme, path
+    for path in sorted((root / "results/split-cifar100/paper-5-tasks-6-epochs").glob("*/result.json")):
+        r = json.loads(path.read_text())
+        numbers = f"{r['acc']:.2f}" + (f" / {r['bwt']:+.2f}" if r["bwt"] is not None else "")
+        assert numbers in readme, path
