@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from codecl.experiments.files import write_whole
 from codecl.experiments.recipe import Recipe, make_recipe, read_recipe
 from codecl.experiments.usage import UsageError
 from codecl.training import checkpoint
@@ -40,7 +41,7 @@ class RunDirectory:
         self.check(recipe)
         self._make()
         if not self.recipe_file.exists():
-            _write(self.recipe_file, recipe.to_toml())
+            write_whole(self.recipe_file, recipe.to_toml())
 
     def check(self, recipe: Recipe) -> None:
         """Refuse what belongs to another recipe, or to no run at all; nothing is touched."""
@@ -75,7 +76,7 @@ class RunDirectory:
     def finish(self, result: Tree, final: Tree) -> None:
         """Keep the result and the final state; the checkpoints have served."""
         checkpoint.save(self.path / "final.ckpt", final)
-        _write(self.path / "result.json", json.dumps(result, indent=1) + "\n")
+        write_whole(self.path / "result.json", json.dumps(result, indent=1) + "\n")
         for file in self.path.glob("*.ckpt"):
             if file.name != "final.ckpt":
                 file.unlink()
@@ -147,7 +148,7 @@ class RunDirectory:
         log = self.path / "log.jsonl"
         if log.exists():
             lines = log.read_bytes().splitlines(keepends=True)
-            _write(log, b"".join(lines[:events]).decode())
+            write_whole(log, b"".join(lines[:events]).decode())
 
     def _task_file(self, task: int) -> Path:
         return self.path / f"task-{task:03d}.ckpt"
@@ -183,13 +184,3 @@ class RunDirectory:
             if error.errno == errno.ENOSPC:
                 raise
             raise UsageError(f"{self.path} cannot be a run directory: {error.strerror}.") from None
-
-
-def _write(path: Path, text: str) -> None:
-    """All of the file or nothing of it."""
-    temporary = path.with_name(path.name + ".new")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
+from codecl.experiments.files import write_whole
 from codecl.experiments.report import figures as pictures
 from codecl.experiments.report import insides
 from codecl.experiments.report.drawing import Drawn, check_there, slug, styled
@@ -226,26 +227,11 @@ def _write_all(out: Path, contents: Mapping[str, bytes]) -> None:
     for name, data in contents.items():
         try:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
-            _write(out / name, data)
+            write_whole(out / name, data)
         except OSError as error:
             if error.errno in FULL:
                 raise
             raise UsageError(f"{out / name} cannot be written: {error.strerror}. Choose another --out.") from None
-
-
-def _write(path: Path, data: bytes) -> None:
-    """All of the file or nothing of it."""
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def _bytes(text: str) -> bytes:
