@@ -351,8 +351,5 @@ def test_the_published_reading():
     assert EWC.reading("paper") == {}
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"fisher": "sum", "fisher_mode": "train"}, {"fisher": "online", "samples": 8}]
-)
-def test_it_keeps_every_promise(settings):
-    assert len(check_method(lambda model: EWC(model, **settings))) == 9
+def test_it_keeps_every_promise():
+    assert len(check_method(lambda model: EWC(model, fisher="sum", fisher_mode="train", samples=8))) == 9
