@@ -21,7 +21,7 @@ of ``B`` that these tasks have (the paper writes a sum of projections, which for
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,14 @@ from codecl.layers.projection import times
 from codecl.methods.settings import check
 from codecl.methods.state import ForeignState
 from codecl.methods.trgp import TRGP, Scaling
+
+
+class Open(NamedTuple):
+    """The columns ``U: [g, d, k]`` of all ``S_j`` in R3, what a step can change of them, and which are whose."""
+
+    U: Tensor
+    U_open: Tensor  # (I − O Oᵀ) U
+    columns: list[Tensor]
 
 
 class Transfer(Scaling):
@@ -47,8 +55,8 @@ class Transfer(Scaling):
     ) -> None:
         super().__init__(tasks, bases, Q, of)
         self.in_R3, self.W_before = in_R3, W_before  # W_before: [g, o, d], empty once the task has been learned
-        self.open: Tensor | None = None
-        """What a step can change of ``U``: ``(I − O Oᵀ) U``, if a task is in R3."""
+        self.open: Open | None = None
+        """If a task is in R3, what it may gain in."""
 
     def gaining(self) -> list[int]:
         """The tasks in R3."""
@@ -111,10 +119,10 @@ class CUBER(TRGP):
         costs = []
         for name, change in self._transfers(self.changes).items():
             if change.open is not None:
-                W, back = self.weights[name], change.open if self.weights[name].learns_projected else change.U
-                moved = _Moved.apply(W.matrices(), change.W_before, change.U, back)  # type: ignore[no-untyped-call]
-                of = dict(zip(change.tasks, change.columns, strict=True))
-                costs += [torch.linalg.vector_norm(moved[..., of[j]]) for j in change.gaining()]
+                W, (U, U_open, columns) = self.weights[name], change.open
+                back = U_open if W.learns_projected else U
+                moved = _Moved.apply(W.matrices(), change.W_before, U, back)  # type: ignore[no-untyped-call]
+                costs += [torch.linalg.vector_norm(moved[..., of_task]) for of_task in columns]
         if not costs:
             return None
         _ = self.batch  # without watch() no epoch ends and no regime is tested, and this says so
@@ -210,7 +218,12 @@ class CUBER(TRGP):
             ones = [basis.new_ones(basis.shape[1]) for basis in bases]
             projection = Projection(bases, ones, [0] * len(bases), self.weights[name].parameter)
             self.weights[name].projection = projection
-            change.open = projection(change.U.mT).mT if gaining else None
+            change.open = None
+            if gaining:
+                theirs = [columns for j, columns in zip(change.tasks, change.columns, strict=True) if j in gaining]
+                every = torch.cat(theirs).unique()  # type: ignore[no-untyped-call]
+                U = change.U[..., every]
+                change.open = Open(U, projection(U.mT).mT, [torch.searchsorted(every, of_task) for of_task in theirs])
 
     def _check_shape(self, name: str, what: str, value: Tensor) -> None:
         if value.shape != self.weights[name].shape:
