@@ -36,6 +36,7 @@ def _measure(network: Callable[[], nn.Module], names: Sequence[str], repeat: int
     cases: dict[str, Callable[[], object]] = {"plain SGD": plain_step(network())}
     sizes: dict[str, tuple[int, str]] = {}
     for name in names:
+        torch.manual_seed(0)  # the same network for all: which tasks TRGP and CUBER trust depends on it
         method = METHODS[name](network(), **FORCED.get(name, {}))
         cases[name] = step_in_last_task(method)
         sizes[name] = (method.bytes()["memory"], _rank(method))
