@@ -14,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-SOURCES := src tests examples benchmarks
+SOURCES := src tests examples perf
 
 .PHONY: help setup demo test docs reproduction bench lint format clean
 
@@ -52,11 +52,11 @@ docs: $(STAMP) ## build the documentation: docs/_build/html/index.html
 	@$(BIN)/python -m sphinx -E -q -W --keep-going -d docs/_build/doctrees docs docs/_build/html
 
 reproduction: $(STAMP) ## write REPRODUCTION.md and results/report from the records in results/
-	@$(BIN)/python -m codecl.experiments.reproduction results REPRODUCTION.md
+	@$(BIN)/python -m codecl.report.reproduction results REPRODUCTION.md
 	@$(BIN)/codecl report results --summary --out results/report >/dev/null
 
-bench: $(STAMP) ## run the benchmarks (ARGS=...)
-	@$(BIN)/python -m benchmarks $(ARGS)
+bench: $(STAMP) ## measure speed and memory (ARGS=...)
+	@$(BIN)/python -m perf $(ARGS)
 
 lint: $(STAMP) ## check style, formatting and types
 	@$(BIN)/ruff check $(wildcard $(SOURCES))

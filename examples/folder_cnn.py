@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from codecl import CodeCL, Method, MultiHead
-from codecl.experiments.data.folder import ImageFolder
+from codecl.benchmarks.data.folder import ImageFolder
 
 EPOCHS, SIZE, SEED = 8, 24, 0
 DRAWN = {"train": 80, "test": 40}  # pictures of each class

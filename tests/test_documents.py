@@ -23,14 +23,14 @@ import pytest
 from markdown_it import MarkdownIt
 
 import codecl
-from codecl.experiments import compare
-from codecl.experiments.cli import build_parser, main
-from codecl.experiments.commands import compare as compare_command
-from codecl.experiments.commands import sweep as sweep_command
-from codecl.experiments.registry import EMBEDDED
-from codecl.experiments.run import run
-from codecl.experiments.rundir import RunDirectory
-from codecl.layers import kinds
+from codecl.benchmarks.registry import EMBEDDED
+from codecl.cli import compare as compare_command
+from codecl.cli import sweep as sweep_command
+from codecl.cli.main import build_parser, main
+from codecl.layers import base as kinds
+from codecl.runs import run_many as compare
+from codecl.runs.run import run
+from codecl.runs.rundir import RunDirectory
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -6,7 +6,7 @@ import textwrap
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
-from codecl.experiments.cli import build_parser
+from codecl.cli.main import build_parser
 
 
 def commands():

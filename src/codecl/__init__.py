@@ -13,7 +13,8 @@ for t, loader in enumerate(loaders):
 from typing import TYPE_CHECKING, Any
 
 from codecl.algebra import Conceptor, Moments, Subspace
-from codecl.layers import LayerKind, Projection, UncoveredWeights, UnseenUse, register, register_norm
+from codecl.attach import Projection, UncoveredWeights, UnseenUse
+from codecl.layers import LayerKind, register, register_norm
 from codecl.methods import (
     AGEM,
     API,

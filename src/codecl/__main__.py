@@ -6,7 +6,7 @@ import sys
 def main() -> int:
     """Run the command; stopping it while it still loads is no reason for a traceback."""
     try:
-        from codecl.experiments.cli import main as command
+        from codecl.cli.main import main as command
     except KeyboardInterrupt:
         return 130
     return command()

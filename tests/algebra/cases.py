@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from codecl.algebra import Conceptor
-
-from . import dense, exact
+from tests.algebra import dense, exact
 
 EPS = torch.finfo(torch.float64).eps
 

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codecl.algebra import Conceptor, Moments
-
-from . import dense, exact
-from .cases import (
+from tests.algebra import dense, exact
+from tests.algebra.cases import (
     EPS,
     MILD_ATOL,
     WIDE,

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from codecl.algebra import Subspace
 from codecl.algebra.dual import DualSubspace
-
-from . import dense
-from .cases import assert_matrix, dims, generator, normal, orthonormal, seeds
+from tests.algebra import dense
+from tests.algebra.cases import assert_matrix, dims, generator, normal, orthonormal, seeds
 
 energies = st.sampled_from([0.3, 0.7, 0.9, 0.97, 1.0])
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from codecl.algebra import Conceptor, Moments, Subspace
-
-from .cases import assert_matrix, generator, normal, orthonormal
+from tests.algebra.cases import assert_matrix, generator, normal, orthonormal
 
 FITS = {
     "conceptor": lambda rows: Conceptor.fit(rows, 2.0),

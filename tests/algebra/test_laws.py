@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codecl.algebra import Conceptor, Moments
-
-from . import dense
-from .cases import (
+from tests.algebra import dense
+from tests.algebra.cases import (
     EPS,
     WIDE,
     WIDE_ATOL,

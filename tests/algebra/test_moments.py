@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codecl.algebra import Moments
-
-from .cases import assert_matrix, generator, normal, orthonormal, row_sets, seeds
+from tests.algebra.cases import assert_matrix, generator, normal, orthonormal, row_sets, seeds
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 dtypes = st.sampled_from(DTYPES)

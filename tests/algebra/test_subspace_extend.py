@@ -6,9 +6,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from codecl.algebra import Moments, Subspace
-
-from . import dense
-from .cases import assert_matrix, dims, generator, normal, orthonormal, seeds
+from tests.algebra import dense
+from tests.algebra.cases import assert_matrix, dims, generator, normal, orthonormal, seeds
 
 
 @given(dims, seeds, st.booleans())

@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from .cases import normal, redrawn, seeds
+from tests.layers.cases import normal, redrawn, seeds
 
 
 @dataclass

@@ -12,7 +12,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from codecl.layers import Mixing, Projection, ProtectedWeight, attach, survey
+from codecl.attach import Mixing, Projection, ProtectedWeight, attach, survey
 
 seeds = st.integers(0, 2**31 - 1)
 UNEVEN = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")  # torch's, about speed

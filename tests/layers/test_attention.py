@@ -10,10 +10,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from codecl import UnseenUse
-from codecl.layers import Mixing, capture_moments
-
-from .attention_cases import Case, attentions, by_hand
-from .cases import (
+from codecl.attach import Mixing, capture_moments
+from tests.attach.test_capture import gram
+from tests.layers.attention_cases import Case, attentions, by_hand
+from tests.layers.cases import (
     attached,
     effective,
     memories,
@@ -25,7 +25,6 @@ from .cases import (
     redrawn,
     weight_gradient,
 )
-from .test_capture import gram
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 

@@ -8,9 +8,19 @@ from torch import nn
 from torch.testing import assert_close
 
 from codecl import CodeCL, LayerKind, UncoveredWeights, register, register_norm
-from codecl.layers import Mixing, capture_moments, kind_of, kinds, norms, survey
-
-from .cases import attached, effective, memory_of, mixing_gradient, normal, orthonormal, redrawn, weight_gradient
+from codecl.attach import Mixing, capture_moments, survey
+from codecl.layers import base as kinds
+from codecl.layers import kind_of, norms
+from tests.layers.cases import (
+    attached,
+    effective,
+    memory_of,
+    mixing_gradient,
+    normal,
+    orthonormal,
+    redrawn,
+    weight_gradient,
+)
 
 
 class Conv1D(nn.Module):

@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from torch import nn
 from torch.testing import assert_close
 
+from codecl.attach.weight import Use
 from codecl.layers import ConvolutionKind, convolution, kind_of
 from codecl.layers.convolution import patches
-from codecl.layers.weight import Use
-
-from .cases import CONVOLUTIONS, UNEVEN, convolutions, linears, normal, redrawn
+from tests.layers.cases import CONVOLUTIONS, UNEVEN, convolutions, linears, normal, redrawn
 
 pytestmark = UNEVEN
 

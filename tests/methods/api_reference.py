@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..algebra import dense
-from .cases import Batches
-from .gpm_reference import LAYERS, rows_of
+from tests.algebra import dense
+from tests.methods.cases import Batches
+from tests.methods.gpm_reference import LAYERS, rows_of
 
 
 def channel_norms(X: Tensor, kernel: tuple[int, ...]) -> Tensor:

@@ -4,8 +4,7 @@ from torch import optim
 from torch.nn.functional import cross_entropy
 
 from codecl.methods import CUBER
-
-from .cases import FIRST, SECOND, mlp, task_data, train
+from tests.methods.cases import FIRST, SECOND, mlp, task_data, train
 
 SETTINGS = {"heads": ["head"], "threshold": 0.6, "trust": 0.05, "samples": None, "gradient_samples": None}
 

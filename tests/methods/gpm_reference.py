@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from ..algebra import dense
-from .cases import CLASSES, Batches, seeded
+from tests.algebra import dense
+from tests.methods.cases import CLASSES, Batches, seeded
 
 LAYERS = ("conv", "hidden")
 

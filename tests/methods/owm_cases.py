@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from .cases import seeded
+from tests.methods.cases import seeded
 
 
 def eye(d):

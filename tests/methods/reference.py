@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..algebra import dense
-from .cases import Batches
+from tests.algebra import dense
+from tests.methods.cases import Batches
 
 
 @dataclass

@@ -4,8 +4,7 @@ import torch
 from torch import nn
 
 from codecl.networks import MultiHead
-
-from .cases import seeded
+from tests.methods.cases import seeded
 
 WIDTHS = (3, 5, 2)
 

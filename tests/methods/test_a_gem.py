@@ -15,8 +15,7 @@ from codecl.methods.a_gem import AGEM, project
 from codecl.methods.replay import Sample
 from codecl.networks import MultiHead
 from codecl.training.check import check_method
-
-from .cases import seeded
+from tests.methods.cases import seeded
 
 LR, CLASSES = 0.3, 3
 

@@ -12,14 +12,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
+from codecl.method.state import ForeignState
 from codecl.methods.api import API
-from codecl.methods.state import ForeignState
 from codecl.training.check import CHECKS
-
-from .api_reference import SlowAPI
-from .cases import CLASSES, drift, inputs, mlp, outputs_of, task_data, train
-from .gpm_reference import LAYERS, images, networks
-from .optimizers import TRAININGS
+from tests.method.optimizers import TRAININGS
+from tests.methods.api_reference import SlowAPI
+from tests.methods.cases import CLASSES, drift, inputs, mlp, outputs_of, task_data, train
+from tests.methods.gpm_reference import LAYERS, images, networks
 
 EXACT = {"atol": 1e-9, "rtol": 0}
 FEW = {"n": 3, "batch": 3}

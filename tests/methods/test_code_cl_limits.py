@@ -10,9 +10,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from codecl import CodeCL, Conceptor
-
-from ..algebra import dense
-from .cases import inputs, learn, mlp, seeded, task_data
+from tests.algebra import dense
+from tests.methods.cases import inputs, learn, mlp, seeded, task_data
 
 
 def body(d: int = 6, o: int = 5) -> nn.Sequential:

@@ -9,9 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from codecl import CodeCL, Conceptor
-
-from ..algebra import dense
-from .cases import inputs, learn, mlp, seeded, task_data, train
+from tests.algebra import dense
+from tests.methods.cases import inputs, learn, mlp, seeded, task_data, train
 
 TASKS = [task_data(0), task_data(1), task_data(2)]
 

@@ -8,9 +8,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from codecl import CodeCL
-
-from .cases import CLASSES, seeded, train
-from .reference import Reference, convolution, linear
+from tests.methods.cases import CLASSES, seeded, train
+from tests.methods.reference import Reference, convolution, linear
 
 READINGS = {
     "paper": {},

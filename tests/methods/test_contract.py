@@ -19,8 +19,7 @@ from torch.testing import assert_close
 
 from codecl import AGEM, API, CUBER, DFGP, ER, EWC, GPM, HAT, OWM, SGP, TRGP, TRGPSD, CodeCL, Method, MultiHead
 from codecl.layers import LayerKind, register
-
-from ..layers.cases import normal, redrawn
+from tests.layers.cases import normal, redrawn
 
 Call = Callable[[nn.Module, Tensor], Tensor]
 

@@ -13,12 +13,11 @@ from torch.testing import assert_close
 from codecl import check_method
 from codecl.algebra import Subspace
 from codecl.methods import CUBER, TRGP
-
-from ..algebra.cases import generator, normal, orthonormal
-from .cases import mlp, task_data, train
-from .cuber_cases import SETTINGS
-from .gpm_reference import LAYERS, networks, projector
-from .trgp_reference import SlowCUBER, run_beside, tensors_in
+from tests.algebra.cases import generator, normal, orthonormal
+from tests.methods.cases import mlp, task_data, train
+from tests.methods.cuber_cases import SETTINGS
+from tests.methods.gpm_reference import LAYERS, networks, projector
+from tests.methods.trgp_reference import SlowCUBER, run_beside, tensors_in
 
 few = settings(max_examples=6)
 BATCH = [(torch.zeros(1, 8, dtype=torch.float64), torch.tensor([0]))]

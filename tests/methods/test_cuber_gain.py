@@ -5,11 +5,11 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from ..algebra.cases import generator, normal
-from .cases import FIRST, SECOND, mlp, task_data
-from .cuber_cases import demote, gaining, step
-from .gpm_reference import projector
-from .trgp_reference import own_bases
+from tests.algebra.cases import generator, normal
+from tests.methods.cases import FIRST, SECOND, mlp, task_data
+from tests.methods.cuber_cases import demote, gaining, step
+from tests.methods.gpm_reference import projector
+from tests.methods.trgp_reference import own_bases
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1], ids=["gradient projected", "update projected"])

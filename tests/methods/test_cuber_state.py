@@ -5,13 +5,12 @@ import torch
 from torch import optim
 from torch.testing import assert_close
 
+from codecl.method.state import ForeignState
 from codecl.methods import CUBER
-from codecl.methods.state import ForeignState
-
-from ..algebra.cases import generator, normal
-from .cases import FIRST, SECOND, mlp, task_data
-from .cuber_cases import SETTINGS, demote, gaining, step
-from .trgp_reference import learn_watched, numbers_in_memory, reloaded, tensors_in
+from tests.algebra.cases import generator, normal
+from tests.methods.cases import FIRST, SECOND, mlp, task_data
+from tests.methods.cuber_cases import SETTINGS, demote, gaining, step
+from tests.methods.trgp_reference import learn_watched, numbers_in_memory, reloaded, tensors_in
 
 
 def fresh_copy(method, **options):

@@ -14,9 +14,8 @@ from torch.testing import assert_close
 from codecl import check_method
 from codecl.methods.dfgp import DFGP
 from codecl.methods.gpm import GPM
-
-from .cases import CLASSES, mlp, task_data
-from .gpm_reference import SlowDFGP, images, networks
+from tests.methods.cases import CLASSES, mlp, task_data
+from tests.methods.gpm_reference import SlowDFGP, images, networks
 
 SETTINGS = {
     "default": {},

@@ -10,10 +10,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from codecl.methods.er import ER, Reservoir
-from codecl.methods.settings import stream
+from codecl.randomness import method_seed
 from codecl.training.check import check_method
-
-from .test_a_gem import network, task_batches
+from tests.methods.test_a_gem import network, task_batches
 
 LR, SEED = 0.2, 11
 
@@ -23,7 +22,7 @@ def literal(model, multi, size, replay, rule):
     parameters, memory, seen, step = list(model.parameters()), [], 0, 0
 
     def random(use):
-        return torch.Generator().manual_seed(stream(SEED, step, use))
+        return torch.Generator().manual_seed(method_seed(SEED, step, use))
 
     for t in range(3):
         for epoch in range(2):
@@ -108,7 +107,7 @@ def inclusion(rule):
         reservoir, slots = Reservoir(SIZE, rule), [None] * SIZE
         for number in range(COUNT):
             if number % 5 == 0:  # a step of five samples, as the method seeds it
-                reservoir.generator = torch.Generator().manual_seed(stream(run, number // 5, "slots"))
+                reservoir.generator = torch.Generator().manual_seed(method_seed(run, number // 5, "slots"))
             if (slot := reservoir.place()) is not None:
                 slots[slot] = number
         counts[slots] += 1

@@ -12,12 +12,11 @@ from torch import nn, optim
 from torch.testing import assert_close
 
 from codecl import MultiHead, check_method
+from codecl.method.state import ForeignState
 from codecl.methods.ewc import EWC, Quadratic
-from codecl.methods.state import ForeignState
 from codecl.training.engine import Plan, Trainer
 from codecl.training.stream import Stream, Task, Tensors
-
-from .cases import CLASSES, mlp, seeded, task_data
+from tests.methods.cases import CLASSES, mlp, seeded, task_data
 
 SHARED = ["first.weight", "first.bias", "norm.weight", "norm.bias", "second.weight", "second.bias"]
 

@@ -11,10 +11,9 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from codecl.methods.gpm import GPM
-
-from ..algebra import dense
-from .cases import learn, mlp, task_data, train
-from .gpm_reference import LAYERS, SlowGPM, images, networks, one_layer, projector, streams
+from tests.algebra import dense
+from tests.methods.cases import learn, mlp, task_data, train
+from tests.methods.gpm_reference import LAYERS, SlowGPM, images, networks, one_layer, projector, streams
 
 few = settings(max_examples=10)
 

@@ -14,15 +14,14 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from codecl import MultiHead, check_method
-from codecl.layers.channels import UnknownUnits
+from codecl.attach.units.channels import UnknownUnits
+from codecl.method.state import ForeignState
 from codecl.methods.hat import HAT, Masked
-from codecl.methods.state import ForeignState
 from codecl.networks import AlexNet, LeNet, ReducedResNet18
 from codecl.training.engine import Plan, Trainer
 from codecl.training.stream import Stream, Task, Tensors
-
-from .cases import CLASSES, mlp, seeded, task_data
-from .hat_reference import RESIDUAL, STACK, Reference, Residual, Stack, residual, stack
+from tests.methods.cases import CLASSES, mlp, seeded, task_data
+from tests.methods.hat_reference import RESIDUAL, STACK, Reference, Residual, Stack, residual, stack
 
 
 def pictures(task, shape, n=12, batch=5):

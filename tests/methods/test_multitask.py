@@ -10,9 +10,9 @@ from torch.testing import assert_close
 
 from codecl.methods.multitask import Multitask
 from codecl.networks import MultiHead
+from codecl.randomness import generator, seeded
 from codecl.training.check import check_method
 from codecl.training.engine import Plan, Trainer
-from codecl.training.randomness import generator, seeded
 from codecl.training.stream import Stream, Task, Tensors
 
 WIDTHS, COUNTS = (3, 2, 4), (20, 33, 15)

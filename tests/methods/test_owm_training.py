@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn.functional import linear, mse_loss
 from torch.testing import assert_close
 
-from codecl.layers import ConvolutionKind, UnseenUse, capture_moments
+from codecl.attach import UnseenUse, capture_moments
+from codecl.layers import ConvolutionKind
 from codecl.methods.owm import OWM
-
-from .cases import mlp, seeded, task_data, train
-from .owm_cases import closed_form, draw, eye, one_layer, regress
+from tests.methods.cases import mlp, seeded, task_data, train
+from tests.methods.owm_cases import closed_form, draw, eye, one_layer, regress
 
 # When P changes, and when it does not.
 

@@ -9,17 +9,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from codecl.method.state import ForeignState
 from codecl.methods.a_gem import AGEM
 from codecl.methods.er import ER
 from codecl.methods.replay import Sample, pack, unpack
-from codecl.methods.state import ForeignState
 from codecl.networks import MultiHead
 from codecl.training.check import check_other_heads_are_untouched
 from codecl.training.engine import Plan, Trainer
 from codecl.training.stream import Stream, Task, Tensors
-
-from .cases import seeded
-from .replay_cases import WIDTHS, mixed_batch, network
+from tests.methods.cases import seeded
+from tests.methods.replay_cases import WIDTHS, mixed_batch, network
 
 # Samples as state.
 

@@ -13,10 +13,9 @@ from torch.testing import assert_close
 from codecl import check_method
 from codecl.methods.gpm import GPM
 from codecl.methods.sgp import SGP
-
-from ..algebra import dense
-from .cases import learn, mlp, task_data, train
-from .gpm_reference import LAYERS, SlowSGP, accumulated, images, networks, one_layer, streams
+from tests.algebra import dense
+from tests.methods.cases import learn, mlp, task_data, train
+from tests.methods.gpm_reference import LAYERS, SlowSGP, accumulated, images, networks, one_layer, streams
 
 
 def scaled(B: Tensor, lam: Tensor) -> Tensor:

@@ -11,14 +11,13 @@ from torch.testing import assert_close
 
 from codecl import check_method
 from codecl.algebra import Moments
-from codecl.layers import weight as layers_weight
+from codecl.attach import weight as layers_weight
 from codecl.methods import GPM, TRGP
 from codecl.methods.trgp import Scaling
-
-from ..algebra.cases import generator, normal, orthonormal
-from .cases import FIRST, learn, mlp, task_data
-from .gpm_reference import LAYERS, images, networks, one_layer, projector, streams
-from .trgp_reference import SlowTRGP, learn_two_begin_third, own_bases, pooled, run_beside
+from tests.algebra.cases import generator, normal, orthonormal
+from tests.methods.cases import FIRST, learn, mlp, task_data
+from tests.methods.gpm_reference import LAYERS, images, networks, one_layer, projector, streams
+from tests.methods.trgp_reference import SlowTRGP, learn_two_begin_third, own_bases, pooled, run_beside
 
 few = settings(max_examples=6)
 

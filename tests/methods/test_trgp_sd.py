@@ -11,14 +11,13 @@ from torch.testing import assert_close
 
 from codecl import check_method
 from codecl.algebra import Moments
+from codecl.method.state import ForeignState
 from codecl.methods import TRGP, TRGPSD
-from codecl.methods.state import ForeignState
-
-from ..algebra import dense
-from ..algebra.cases import generator, normal, orthonormal
-from .cases import FIRST, SECOND, learn, mlp, task_data
-from .gpm_reference import LAYERS, networks, one_layer, projector, streams
-from .trgp_reference import SlowSD, intersection, numbers_in_memory, reloaded, run_beside, tensors_in
+from tests.algebra import dense
+from tests.algebra.cases import generator, normal, orthonormal
+from tests.methods.cases import FIRST, SECOND, learn, mlp, task_data
+from tests.methods.gpm_reference import LAYERS, networks, one_layer, projector, streams
+from tests.methods.trgp_reference import SlowSD, intersection, numbers_in_memory, reloaded, run_beside, tensors_in
 
 few = settings(max_examples=6)
 

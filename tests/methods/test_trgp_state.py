@@ -9,12 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from codecl.method.state import ForeignState
 from codecl.methods import CUBER, TRGP, TRGPSD
-from codecl.methods.state import ForeignState
-
-from .cases import FIRST, learn, mlp, outputs_of, task_data
-from .gpm_reference import LAYERS, images, networks
-from .trgp_reference import learn_two_begin_third, learn_watched, numbers_in_memory, own_bases, reloaded, tensors_in
+from tests.methods.cases import FIRST, learn, mlp, outputs_of, task_data
+from tests.methods.gpm_reference import LAYERS, images, networks
+from tests.methods.trgp_reference import (
+    learn_two_begin_third,
+    learn_watched,
+    numbers_in_memory,
+    own_bases,
+    reloaded,
+    tensors_in,
+)
 
 few = settings(max_examples=6)
 

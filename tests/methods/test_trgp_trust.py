@@ -12,11 +12,10 @@ from torch.testing import assert_close
 
 from codecl.algebra import Subspace
 from codecl.methods import TRGP
-
-from ..algebra.cases import generator, normal, orthonormal
-from .cases import FIRST, SECOND, learn, mlp, task_data
-from .gpm_reference import projector
-from .trgp_reference import own_bases
+from tests.algebra.cases import generator, normal, orthonormal
+from tests.methods.cases import FIRST, SECOND, learn, mlp, task_data
+from tests.methods.gpm_reference import projector
+from tests.methods.trgp_reference import own_bases
 
 
 @st.composite

@@ -13,9 +13,9 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from ..algebra import dense
-from .cases import Batches, outputs_of, train
-from .gpm_reference import LAYERS, SlowGPM, images, projector
+from tests.algebra import dense
+from tests.methods.cases import Batches, outputs_of, train
+from tests.methods.gpm_reference import LAYERS, SlowGPM, images, projector
 
 Matrices = list[Tensor]
 

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from codecl import CodeCL, Method
 from codecl.networks import MultiHead
+from codecl.randomness import generator, seeded
 from codecl.training import engine
 from codecl.training.engine import Plan, Trainer, count_parameters
-from codecl.training.randomness import generator, seeded
 from codecl.training.schedule import Diverged
 from codecl.training.stream import Stream, Task, Tensors, as_part
 

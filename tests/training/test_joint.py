@@ -8,14 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codecl.experiments import reproduction
-from codecl.experiments.compare import comparison
-from codecl.experiments.progress import ShowProgress
-from codecl.experiments.recipe import make_recipe
-from codecl.experiments.report.records import Run
-from codecl.experiments.run import run
-from codecl.experiments.rundir import RunDirectory
 from codecl.methods.multitask import Multitask
+from codecl.report import reproduction
+from codecl.report.records import Run
+from codecl.runs.progress import ShowProgress
+from codecl.runs.recipe import make_recipe
+from codecl.runs.run import run
+from codecl.runs.run_many import comparison
+from codecl.runs.rundir import RunDirectory
 from codecl.training import metrics
 from codecl.training.check import PLAN, network, small_stream
 from codecl.training.engine import Trainer

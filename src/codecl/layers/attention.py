@@ -9,16 +9,14 @@ past all forwards of ours. While a method is attached it runs as it does in trai
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from codecl.layers.kinds import LayerKind, register
-from codecl.layers.undisturbed import untouched_randomness
+from codecl.layers.base import LayerKind, register
+from codecl.randomness import untouched_randomness
 
-FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
 INPUTS = {"q_proj_weight": "query", "k_proj_weight": "key", "v_proj_weight": "value"}
 
 
@@ -116,27 +114,3 @@ def _heads(module: nn.Module, call: dict[str, Any]) -> Tensor:
     finally:
         inner._parameters.update(kept)
     return output
-
-
-class PlainForward:
-    """The forward of a module that would fuse the layers inside it: it calls them one by one."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.original: Callable[..., Any] = module.forward
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        allowed = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            return self.original(*args, **kwargs)
-        finally:
-            torch.backends.mha.set_fastpath_enabled(allowed)
-
-
-def plain_forwards(model: nn.Module, used: dict[nn.Module, Any]) -> dict[nn.Module, PlainForward]:
-    """A plain forward for every module of ``model`` that would fuse one of those ``used``."""
-    return {
-        module: PlainForward(module)
-        for module in model.modules()
-        if isinstance(module, FUSED) and any(inner in used for inner in module.modules())
-    }

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from codecl.layers.kinds import LayerKind, register
+from codecl.layers.base import LayerKind, register
 
 NUMBERS_AT_ONCE = 2**24
 """How many numbers of patches are unfolded at a time: 64 MiB in float32, 128 MiB in float64."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from codecl.algebra import Moments
 from codecl.algebra.tolerances import WORKING_DTYPE, relative_rank_floor
-from codecl.layers.kinds import LayerKind, held, register
+from codecl.layers.base import LayerKind, held, register
 
 
 @register(nn.Embedding)

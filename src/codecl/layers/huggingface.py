@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from codecl.layers.kinds import LinearKind, register, register_added
+from codecl.layers.base import LinearKind, register, register_added
 
 VIT_LIKE = ("vit.modeling_vit.ViT", "deit.modeling_deit.DeiT", "dinov2.modeling_dinov2.Dinov2")
 

@@ -1,5 +1,7 @@
 """Methods, one paper per file. The base class, ``Method``, is plain fine-tuning."""
 
+from codecl.method.guard import UnsafeOptimizer
+from codecl.method.method import Method
 from codecl.methods.a_gem import AGEM
 from codecl.methods.api import API
 from codecl.methods.code_cl import CodeCL
@@ -8,9 +10,7 @@ from codecl.methods.dfgp import DFGP
 from codecl.methods.er import ER
 from codecl.methods.ewc import EWC
 from codecl.methods.gpm import GPM
-from codecl.methods.guard import UnsafeOptimizer
 from codecl.methods.hat import HAT
-from codecl.methods.method import Method
 from codecl.methods.multitask import Multitask
 from codecl.methods.owm import OWM
 from codecl.methods.sgp import SGP

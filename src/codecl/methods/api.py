@@ -31,23 +31,24 @@ from torch import Tensor, nn
 
 from codecl.algebra import Moments, Subspace
 from codecl.algebra.dual import DualSubspace
-from codecl.layers import (
+from codecl.attach import (
     Change,
     Projection,
     ProtectedWeight,
     Use,
     capture_moments,
     in_mode,
-    moments_of,
     take,
     untouched_buffers,
     untouched_randomness,
 )
-from codecl.layers.expansion import Expansion, kernel_of
+from codecl.attach.expansion import Expansion, kernel_of
+from codecl.layers import moments_of
+from codecl.method.learning import unprojected
+from codecl.method.settings import check
+from codecl.method.state import ForeignState, size
 from codecl.methods.gpm import GPM
-from codecl.methods.learning import unprojected
-from codecl.methods.settings import check, stream
-from codecl.methods.state import ForeignState, size
+from codecl.randomness import method_seed
 
 
 class API(GPM):
@@ -232,7 +233,7 @@ class API(GPM):
             torch.enable_grad(),
             unprojected(watched.values()),
         ):
-            torch.manual_seed(stream(self.seed, len(self.tasks), "dropout"))
+            torch.manual_seed(method_seed(self.seed, len(self.tasks), "dropout"))
             for _ in range(self.warm_up):
                 for batch in loader:
                     gradients = projected(batch)
@@ -257,7 +258,7 @@ class API(GPM):
         Phi = torch.stack([_top(of_matrix, E) for of_matrix in norms]).to(like.device, like.dtype)
         V = torch.empty(g, o, E * math.prod(kernel_of(weight)), dtype=like.dtype)
         bound = (_width(weight) + V.shape[2]) ** -0.5
-        generator = torch.Generator().manual_seed(stream(self.seed, len(self.tasks), weight.name))
+        generator = torch.Generator().manual_seed(method_seed(self.seed, len(self.tasks), weight.name))
         V.uniform_(-bound, bound, generator=generator)
         return Phi, V.to(like.device)
 

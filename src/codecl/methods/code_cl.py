@@ -25,14 +25,16 @@ import torch
 from torch import Tensor, nn
 
 from codecl.algebra import Conceptor, Moments
+from codecl.algebra.adaptation import adapt_apertures
 from codecl.algebra.tolerances import INTERSECTION
-from codecl.layers import Change, Mixing, Projection, ProtectedWeight, Use, capture_moments, listen, moments_of
+from codecl.attach import Change, Mixing, Projection, ProtectedWeight, Use, capture_moments, listen
+from codecl.layers import moments_of
 from codecl.layers.convolution import ConvolutionKind, patches
-from codecl.methods.adaptation import adapt_apertures
-from codecl.methods.contents import nonzero_columns, spectrum
-from codecl.methods.method import Method
-from codecl.methods.settings import check, of_weight, stream
-from codecl.methods.state import check_directions
+from codecl.method.memory_summary import nonzero_columns, spectrum
+from codecl.method.method import Method
+from codecl.method.settings import check, of_weight
+from codecl.method.state import check_directions
+from codecl.randomness import method_seed
 
 PAPER: dict[str, Any] = {
     "before": "previous",
@@ -255,7 +257,7 @@ class CodeCL(Method):
             U[i, :, : columns.shape[1]] = columns
         M = torch.zeros(len(directions), K, K, dtype=like.dtype)
         if self.random_start:
-            generator = torch.Generator().manual_seed(stream(self.seed, len(self.tasks), weight.name))
+            generator = torch.Generator().manual_seed(method_seed(self.seed, len(self.tasks), weight.name))
             M.uniform_(-(K**-0.5), K**-0.5, generator=generator)
         hold = self.hold and not isinstance(weight.uses[0].kind, ConvolutionKind)
         return Mixing(U, M.to(like.device), self.replace, hold)

@@ -26,10 +26,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from codecl.layers import Change, Projection, ProtectedWeight
-from codecl.layers.projection import times
-from codecl.methods.settings import check
-from codecl.methods.state import ForeignState
+from codecl.attach import Change, Projection, ProtectedWeight
+from codecl.attach.projection import times
+from codecl.method.settings import check
+from codecl.method.state import ForeignState
 from codecl.methods.trgp import TRGP, Scaling
 
 

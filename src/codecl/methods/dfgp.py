@@ -27,9 +27,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Beta
 
+from codecl.method.learning import Closure, add_gradients, unprojected
+from codecl.method.settings import ByWeight, check
 from codecl.methods.gpm import GPM
-from codecl.methods.learning import Closure, add_gradients, unprojected
-from codecl.methods.settings import ByWeight, check
 
 TINY = 1e-16
 """What is added to a norm before dividing by it, as the published code does: where there is no gradient, no step."""

@@ -20,10 +20,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from codecl.methods.learning import Closure
-from codecl.methods.mixed import mixed_loss
+from codecl.method.learning import Closure
+from codecl.method.mixed_tasks import mixed_loss
+from codecl.method.settings import check
 from codecl.methods.replay import Replay, Sample, pair
-from codecl.methods.settings import check
 
 Rule = Literal["standard", "published"]
 

@@ -23,12 +23,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from codecl.layers import in_mode, inputs_in, taking, untouched_buffers, untouched_randomness
-from codecl.methods.learning import Closure
-from codecl.methods.method import Method
-from codecl.methods.rebatching import rebatched
-from codecl.methods.settings import check, stream
-from codecl.methods.state import ForeignState
+from codecl.attach import in_mode, inputs_in, taking, untouched_buffers, untouched_randomness
+from codecl.attach.batches import rebatched
+from codecl.method.learning import Closure
+from codecl.method.method import Method
+from codecl.method.settings import check
+from codecl.method.state import ForeignState
+from codecl.randomness import method_seed
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class EWC(Method):
         N = 0
         mode = in_mode(self.model, training=self.fisher_mode == "train")
         with mode, untouched_randomness(), untouched_buffers(self.model), torch.enable_grad():
-            torch.manual_seed(stream(self.seed, len(self.tasks), "fisher"))
+            torch.manual_seed(method_seed(self.seed, len(self.tasks), "fisher"))
             for batch in rebatched(taking(loader, self.samples), self.fisher_batch):
                 n = inputs_in(batch) or 1
                 g = torch.autograd.grad(self.objective(batch), list(learning.values()), allow_unused=True)

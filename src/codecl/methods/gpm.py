@@ -20,10 +20,10 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from codecl.algebra import Moments, Subspace
-from codecl.layers import Projection, Use, capture_moments
-from codecl.methods.method import Method
-from codecl.methods.settings import ByWeight, check, of_weight, values_of
-from codecl.methods.state import check_directions
+from codecl.attach import Projection, Use, capture_moments
+from codecl.method.method import Method
+from codecl.method.settings import ByWeight, check, of_weight, values_of
+from codecl.method.state import check_directions
 
 
 class GPM(Method):

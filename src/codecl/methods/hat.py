@@ -27,15 +27,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from codecl.layers import Change, Projection, inputs_in
-from codecl.layers.channels import follow_units
-from codecl.layers.gates import Gates
-from codecl.layers.table import Policy
-from codecl.methods.learning import Closure, inputs_of, length
-from codecl.methods.method import Method
-from codecl.methods.remembering import Task
-from codecl.methods.settings import check, stream
-from codecl.methods.state import ForeignState, size
+from codecl.attach import Change, Projection, inputs_in
+from codecl.attach.survey import Policy
+from codecl.attach.units.channels import follow_units
+from codecl.attach.units.gates import Gates
+from codecl.method.learning import Closure, inputs_of, length
+from codecl.method.method import Method
+from codecl.method.remembering import Task
+from codecl.method.settings import check
+from codecl.method.state import ForeignState, size
+from codecl.randomness import method_seed
 
 LARGEST = 6.0
 """Embeddings are cut to this; beyond it a mask does not change any more."""
@@ -247,7 +248,7 @@ class HAT(Method):
 
     def _start(self, group: str, n: int) -> nn.Parameter:
         """Normal numbers from a stream of their own for each seed, task and group, so that nothing needs saving."""
-        generator = torch.Generator().manual_seed(stream(self.seed, len(self.tasks), group))
+        generator = torch.Generator().manual_seed(method_seed(self.seed, len(self.tasks), group))
         return nn.Parameter(torch.randn(n, generator=generator).to(self._like(group)))
 
     def _like(self, group: str) -> Tensor:

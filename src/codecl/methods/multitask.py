@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from codecl.methods.method import Method
-from codecl.methods.mixed import check_heads, mixed_loss
-from codecl.methods.remembering import Task
+from codecl.method.method import Method
+from codecl.method.mixed_tasks import check_heads, mixed_loss
+from codecl.method.remembering import Task
 
 
 class Multitask(Method):

@@ -31,12 +31,13 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.rnn import pad_sequence
 
 from codecl.algebra.tolerances import WORKING_DTYPE, relative_rank_floor
-from codecl.layers import Change, ConvolutionKind, Projection, ProtectedWeight, Use, capture_moments, listen, take
+from codecl.attach import Change, Projection, ProtectedWeight, Use, capture_moments, listen, take
+from codecl.layers import ConvolutionKind
 from codecl.layers.convolution import patches
-from codecl.methods.learning import Closure
-from codecl.methods.method import Method
-from codecl.methods.settings import ByWeight, check, of_weight, values_of
-from codecl.methods.state import check_directions
+from codecl.method.learning import Closure
+from codecl.method.method import Method
+from codecl.method.settings import ByWeight, check, of_weight, values_of
+from codecl.method.state import check_directions
 
 NOISE = relative_rank_floor(WORKING_DTYPE)
 

@@ -18,10 +18,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from codecl.methods.method import Method
-from codecl.methods.mixed import check_heads
-from codecl.methods.settings import stream
-from codecl.methods.state import ForeignState
+from codecl.method.method import Method
+from codecl.method.mixed_tasks import check_heads
+from codecl.method.state import ForeignState
+from codecl.randomness import method_seed
 
 
 class Sample(NamedTuple):
@@ -79,7 +79,7 @@ class Replay(Method):
 
     def random(self, use: str) -> torch.Generator:
         """Random numbers for one use in this step."""
-        return torch.Generator().manual_seed(stream(self.seed, self._steps, use))
+        return torch.Generator().manual_seed(method_seed(self.seed, self._steps, use))
 
     def batch_of(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs as the model takes them, labels, and positions of tasks."""

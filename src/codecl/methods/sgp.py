@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from codecl.algebra import Moments, Subspace
+from codecl.method.settings import check
+from codecl.method.state import ForeignState
 from codecl.methods.gpm import GPM
-from codecl.methods.settings import check
-from codecl.methods.state import ForeignState
 
 
 class SGP(GPM):

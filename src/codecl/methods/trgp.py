@@ -25,11 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from codecl.algebra import Moments, Subspace
-from codecl.layers import Change, Projection, ProtectedWeight, take
-from codecl.layers.projection import times
+from codecl.attach import Change, Projection, ProtectedWeight, take
+from codecl.attach.projection import times
+from codecl.method.settings import check
+from codecl.method.state import ForeignState, check_directions
 from codecl.methods.gpm import GPM
-from codecl.methods.settings import check
-from codecl.methods.state import ForeignState, check_directions
 
 Chosen = list[dict[str, Tensor]]
 """For each matrix of a weight: the columns of B that are a task's (``columns``), and others it has (``beside``)."""

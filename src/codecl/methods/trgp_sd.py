@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from codecl.algebra import Moments, Subspace
 from codecl.algebra.tolerances import ORTHONORMAL
-from codecl.methods.settings import check
-from codecl.methods.state import ForeignState, check_directions
+from codecl.method.settings import check
+from codecl.method.state import ForeignState, check_directions
 from codecl.methods.trgp import TRGP
 
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from codecl.methods import Method
 from codecl.networks import MultiHead
+from codecl.randomness import seeded
 from codecl.training.engine import Plan, Trainer
-from codecl.training.randomness import seeded
 from codecl.training.stream import Stream, Task, Tensors
 
 Make = Callable[[nn.Module], Method]

@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from codecl.methods import Method
+from codecl.randomness import generator, seeded
 from codecl.training.joint import Together
-from codecl.training.randomness import generator, seeded
 from codecl.training.schedule import AccuracyRule, Diverged, LossRule
 from codecl.training.stream import Batch, Part, Stream, batches, moved, sizes
 

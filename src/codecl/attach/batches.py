@@ -1,0 +1,86 @@
+"""The same inputs in batches of another size, whatever containers they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from codecl.attach import inputs_in
+
+
+def rebatched(batches: Iterable[Any], size: int) -> Iterator[Any]:
+    """The same inputs in the same order, ``size`` at a time.
+
+    What is left of a batch joins the next if the two fit together; texts that are padded batch by batch do not. A
+    single input that is left over at the end joins the last batch, since norms with batch statistics cannot do with
+    one. A batch that only the user's ``forward`` understands passes as it is.
+    """
+    most = size + 1 if size > 1 else 1
+    waiting: Any = None
+    for batch in batches:
+        if inputs_in(batch) is None:
+            yield batch
+            continue
+        if waiting is not None and not _fit(waiting, batch, _count(waiting), _count(batch)):
+            yield waiting
+            waiting = None
+        waiting = batch if waiting is None else _joined(waiting, batch, _count(waiting))
+        while (n := _count(waiting)) > most:
+            yield _cut(waiting, n, slice(size))
+            waiting = _cut(waiting, n, slice(size, None))
+    if waiting is not None:
+        yield waiting
+
+
+def _count(batch: Any) -> int:
+    return inputs_in(batch) or 0
+
+
+def _is_row_by_row(value: Any, n: int) -> bool:
+    """Whether ``value`` has something for each of ``n`` inputs: a tensor, or a list without tensors."""
+    if isinstance(value, Tensor):
+        return value.ndim > 0 and len(value) == n
+    return isinstance(value, (tuple, list)) and inputs_in(value) is None and len(value) == n
+
+
+def _fit(a: Any, b: Any, n_a: int, n_b: int) -> bool:
+    """Whether the inputs of two batches can be put one after the other, and all else in them is the same."""
+    if _is_row_by_row(a, n_a) and _is_row_by_row(b, n_b):
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            return (a.shape[1:], a.dtype, a.device) == (b.shape[1:], b.dtype, b.device)
+        return type(a) is type(b)
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.equal(a, b)
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(_fit(a[key], b[key], n_a, n_b) for key in a)
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(_fit(one, other, n_a, n_b) for one, other in zip(a, b, strict=True))
+    return bool(a == b)
+
+
+def _joined(a: Any, b: Any, n: int) -> Any:
+    """The ``n`` inputs of ``a``, then those of ``b``."""
+    if _is_row_by_row(a, n):
+        return torch.cat([a, b]) if isinstance(a, Tensor) else a + b
+    return _mapped(lambda one, other: _joined(one, other, n), a, b)
+
+
+def _cut(batch: Any, n: int, part: slice) -> Any:
+    """A part of the ``n`` inputs of ``batch``; what does not belong to single inputs stays as it is."""
+    return batch[part] if _is_row_by_row(batch, n) else _mapped(lambda value: _cut(value, n, part), batch)
+
+
+def _mapped(function: Callable[..., Any], *batches: Any) -> Any:
+    """``function`` of what is at the same place in all ``batches``, in the container of the first."""
+    first = batches[0]
+    if isinstance(first, Mapping):
+        return {key: function(*(batch[key] for batch in batches)) for key in first}
+    if isinstance(first, (tuple, list)):
+        made = [function(*parts) for parts in zip(*batches, strict=True)]
+        return type(first)(*made) if hasattr(first, "_fields") else tuple(made) if isinstance(first, tuple) else made
+    return first

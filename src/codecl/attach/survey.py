@@ -1,0 +1,279 @@
+"""Every weight of a model, and what becomes of it: protected, or not and why.
+
+Nothing is skipped silently. A trainable weight that is neither protected, nor a head, nor named in ``skip`` stops the
+construction with a message that says what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from codecl.attach.heads import TaskHeads, find_task_heads
+from codecl.attach.weight import ProtectedWeight, Use
+from codecl.layers.base import kind_of, refusal_of, supported_types
+from codecl.layers.embedding import EmbeddingKind
+from codecl.layers.norms import is_norm
+from codecl.text import unknown_name
+
+Policy = Literal["freeze", "per-task", "free"]
+POLICIES = ("freeze", "per-task", "free")
+
+
+class UncoveredWeights(ValueError):
+    """Trainable weights that the method would neither protect nor knowingly leave alone."""
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One parameter: what it is, and what becomes of it."""
+
+    name: str
+    module_type: str
+    shape: tuple[int, ...]
+    role: Literal["protected", "head", "norm", "bias", "skipped", "frozen", "free", "uncovered"]
+    note: str
+    parameter: nn.Parameter = field(repr=False)
+
+
+@dataclass(frozen=True)
+class LayerTable:
+    """All rows, in the order of ``model.named_parameters()``; ``print`` it."""
+
+    rows: tuple[LayerRow, ...]
+    protected: dict[str, ProtectedWeight] = field(repr=False)
+    heads: tuple[str, ...]
+    """The modules and parameters that each task has for itself."""
+    skip: tuple[str, ...]
+    policies: Mapping[str, Policy]
+    """What becomes of norms and biases; empty for a method that protects nothing, where they are free."""
+    task_heads: TaskHeads | None = field(repr=False)
+    """The parts of the model that keep a head for every task by themselves."""
+
+    def __iter__(self) -> Iterator[LayerRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, name: str) -> LayerRow:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(unknown_name("parameter", name, [row.name for row in self.rows]))
+
+    def of_role(self, *roles: str) -> list[LayerRow]:
+        return [row for row in self.rows if row.role in roles]
+
+    def check_still_frozen(self) -> None:
+        """What did not train when the table was made has no protection, and must not begin to."""
+        if thawed := [row.name for row in self.of_role("frozen") if row.parameter.requires_grad]:
+            raise RuntimeError(
+                f"{thawed} did not train when the method was attached, so nothing protects them; now they would. "
+                "Turn requires_grad off again, or attach a new method with it on."
+            )
+
+    def __str__(self) -> str:
+        head = ("weight", "layer", "shape", "role", "note")
+        lines = [
+            (r.name, r.module_type, "×".join(map(str, r.shape)) or "scalar", r.role, r.note + self._unseen(r.name))
+            for r in self.rows
+        ]
+        widths = [max(len(line[i]) for line in (head, *lines)) for i in range(5)]
+        text = [
+            "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in (head, *lines)
+        ]
+        return "\n".join([text[0], "  ".join("-" * w for w in widths), *text[1:]])
+
+    def _unseen(self, name: str) -> str:
+        captured = any(weight.rows_seen for weight in self.protected.values())
+        never = captured and name in self.protected and not self.protected[name].rows_seen
+        return "; never called so far, so there is nothing to protect" if never else ""
+
+
+def survey(
+    model: nn.Module,
+    heads: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    norm: Policy = "freeze",
+    bias: Policy = "freeze",
+    protects: bool = True,
+    added: Sequence[str] = (),
+) -> LayerTable:
+    """Look at every parameter of ``model`` and decide what becomes of it."""
+    for name, policy in (("norm", norm), ("bias", bias)):
+        if policy not in POLICIES:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, POLICIES))}; got {policy!r}.")
+    _check_names(model, "heads", heads)
+    _check_names(model, "skip", skip)
+    _check_names(model, "added", added)
+    places, task_heads = _places(model), find_task_heads(model)
+    heads = (*heads, *(task_heads.names if task_heads is not None else ()))
+    protected: dict[str, ProtectedWeight] = {}
+    rows = []
+    for name, (parameter, uses) in places.items():
+        role, note = _role(name, parameter, uses, heads, skip, norm, bias, added)
+        if not protects and role in ("protected", "norm", "bias", "uncovered"):
+            role, note = "free", "nothing is protected by this method"
+        if role == "protected":
+            protected[name] = ProtectedWeight(name, parameter, _uses(uses))
+            g, o, d = protected[name].shape
+            note = f"{o} outputs × {d} inputs" + (f" in each of {g} groups" if g > 1 else "") + note
+        kind = type(uses[0].module).__name__
+        shape = () if is_lazy(parameter) else tuple(parameter.shape)
+        rows.append(LayerRow(name, kind, shape, role, note, parameter))  # type: ignore[arg-type]
+    policies: dict[str, Policy] = {"norm": norm, "bias": bias} if protects else {}
+    table = LayerTable(tuple(rows), protected, heads, tuple(skip), policies, task_heads)
+    if bad := table.of_role("uncovered"):
+        raise UncoveredWeights(_uncovered_message(bad))
+    return table
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One name of a parameter: the module that holds it and, if refused by name, why and where."""
+
+    module_name: str
+    module: nn.Module
+    attribute: str
+    refusal: str | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.module_name}.{self.attribute}" if self.module_name else self.attribute
+
+
+def _places(model: nn.Module) -> dict[str, tuple[nn.Parameter, list[_Place]]]:
+    """Each distinct parameter under its first name, with every place that holds it.
+
+    A parameter of an inner module that another module uses without calling it is a parameter of that other one.
+    """
+    found: dict[nn.Parameter, list[_Place]] = {}
+    refused: dict[str, str] = {}
+    users: dict[str, _Place] = {}
+    for module_name, module in model.named_modules():
+        above = next((r for prefix, r in refused.items() if not prefix or module_name.startswith(prefix + ".")), None)
+        reason = refusal_of(module)
+        if above is None and reason is not None:
+            above = refused[module_name] = f"'{module_name}' is {type(module).__name__}: {reason}"
+        for attribute in _inner_names(module):
+            place = _Place(module_name, module, attribute, above)
+            users[place.name] = place
+        for attribute, parameter in module.named_parameters(recurse=False):
+            place = _Place(module_name, module, attribute, above)
+            found.setdefault(parameter, []).append(users.get(place.name, place))
+    return {places[0].name: (parameter, places) for parameter, places in found.items()}
+
+
+def _inner_names(module: nn.Module) -> list[str]:
+    kind = kind_of(module)
+    return [] if kind is None else [name for name in (*kind.weights, *kind.biases) if "." in name]
+
+
+def _role(
+    name: str,
+    parameter: nn.Parameter,
+    places: list[_Place],
+    heads: Sequence[str],
+    skip: Sequence[str],
+    norm: Policy,
+    bias: Policy,
+    added: Sequence[str],
+) -> tuple[str, str]:
+    """The role of one parameter and the note beside it."""
+    if any(covers(skip, place.name) for place in places):
+        return "skipped", "named in skip: trains freely"
+    in_head = [covers(heads, place.name) for place in places]
+    if all(in_head):
+        return "head", "one per task, never projected"
+    if any(in_head):
+        return (
+            "uncovered",
+            f"tied between a head and {_names(p for p, h in zip(places, in_head, strict=True) if not h)}",
+        )
+    if is_lazy(parameter):
+        return "uncovered", "lazy: its shape is not known yet; run one batch through the model first"
+    if parameter.is_meta:
+        return "uncovered", "on the meta device: it has no values yet; load or initialise the model first"
+    if not parameter.requires_grad:
+        return "frozen", "requires_grad was off when the method was attached"
+    if refusal := next((place.refusal for place in places if place.refusal), None):
+        return "uncovered", refusal
+    if any(covers(added, place.name) for place in places):
+        return "bias", f"named in added; {_policy_note(bias)}"
+    if all(is_norm(place.module) for place in places):
+        return "norm", _policy_note(norm)
+    kinds = [kind_of(place.module) for place in places]
+    pairs = list(zip(places, kinds, strict=True))
+    if all(kind is not None and place.attribute in kind.biases for place, kind in pairs):
+        return "bias", _policy_note(bias)
+    if strange := [p for p, kind in pairs if kind is None or p.attribute not in kind.weights]:
+        types = ", ".join(sorted({type(place.module).__name__ for place in strange}))
+        return "uncovered", f"no layer kind is registered that knows this weight of {types}"
+    return _tie(places) if len(places) > 1 else ("protected", "")
+
+
+def _tie(places: list[_Place]) -> tuple[str, str]:
+    """Tied weights merge their rows, if both see the same matrices."""
+    kinds = {type(kind_of(place.module)) for place in places}
+    settings = {getattr(place.module, "groups", 1) for place in places}
+    if len(kinds) > 1 or len(settings) > 1:
+        transposed = EmbeddingKind in kinds and kinds != {EmbeddingKind}
+        how = "as its transpose: what protects one moves the other" if transposed else "as different matrices"
+        return "uncovered", f"tied between {_names(places)}, which see it {how}"
+    return "protected", f", tied with {_names(places[1:])}"
+
+
+def _uses(places: list[_Place]) -> list[Use]:
+    uses = []
+    for place in places:
+        kind = kind_of(place.module)
+        assert kind is not None
+        uses.append(Use(place.module_name, place.module, place.attribute, kind))
+    return uses
+
+
+def covers(names: Sequence[str], parameter: str) -> bool:
+    """Whether one of ``names`` is the parameter or a module that holds it."""
+    return any(parameter == name or parameter.startswith(name + ".") for name in names)
+
+
+def _check_names(model: nn.Module, argument: str, names: Sequence[str]) -> None:
+    if isinstance(names, str):
+        raise TypeError(f"{argument} takes a list of names; got the string {names!r}. Write {argument}=[{names!r}].")
+    known = [name for name, _ in model.named_modules() if name] + [name for name, _ in model.named_parameters()]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{argument}: {unknown_name('module or parameter', name, known)}")
+
+
+def _policy_note(policy: Policy) -> str:
+    return {
+        "freeze": "freeze: held after the first task",
+        "per-task": "per-task: a copy for every task",
+        "free": "free: trains throughout, old tasks are not protected from it",
+    }[policy]
+
+
+def _names(places: object) -> str:
+    return ", ".join(f"'{place.name}'" for place in places)  # type: ignore[attr-defined]
+
+
+def _uncovered_message(bad: Sequence[LayerRow]) -> str:
+    lines = [f"{len(bad)} trainable weights would be left unprotected:"]
+    lines += [f"    '{row.name}' ({row.module_type}): {row.note}" for row in bad[:10]]
+    if len(bad) > 10:
+        lines.append(f"    … and {len(bad) - 10} more")
+    lines += [
+        f"Protected layer types: {', '.join(supported_types())}. For each of the above, either",
+        "    register its type:              codecl.layers.register(…), see CONTRIBUTING",
+        "    say that it is only added:      added=[…], for class tokens and positions, which are biases",
+        "    say that it is a head:          heads=[…]",
+        f"    let it train unprotected:       skip=[{bad[0].name!r}, …]",
+        "    or keep it as it is:            parameter.requires_grad_(False) before attaching",
+    ]
+    return "\n".join(lines)

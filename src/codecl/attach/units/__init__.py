@@ -1,0 +1,1 @@
+"""Units of a network, for methods that mask them."""

@@ -1,0 +1,133 @@
+"""notMNIST, the small set (Bulatov, 2011): letters A to J from fonts, as a folder of PNGs, or as the pickles of HAT.
+
+Folder: ``notMNIST_small/{A..J}/*.png``, 28×28, grey. There is no published split. Where every file name begins with
+``train_`` or ``test_``, that is the split. Otherwise a tenth, rounded up, is the test part: the files whose SHA-256
+of ``letter/name`` comes first, so that the split depends on nothing but the names. Of the 18,724 readable images this
+makes 16,851 and 1,873.
+
+Pickles: ``notMNIST/notmnist_{train,test}.pkl`` (or in ``notMNIST_small`` or the root), each a dict of ``features``,
+uint8 ``[n, 1, s, s]``, and ``labels``, whole numbers ``[n]``. Those of HAT (Serrà et al., 2018), which later papers
+read, are a random 16,853 and 1,873 of 18,726 images *resized* to 32×32. The script that made them
+(nkundiushuti/notmnist_convert) leaves a blank image labelled A at the end for each of the two files that cannot be
+read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from codecl.benchmarks.data.images import (
+    DamagedData,
+    DataSet,
+    Images,
+    checked,
+    existing,
+    first_existing,
+    listing,
+    pillow,
+    status_of,
+)
+from codecl.benchmarks.data.pickles import array_of, load_table
+
+SIDE, LETTERS = 28, "ABCDEFGHIJ"
+READABLE, PICKLED = 18_724, (16_853, 1_873)
+UNREADABLE = {
+    "A/RGVtb2NyYXRpY2FCb2xkT2xkc3R5bGUgQm9sZC50dGY=.png",
+    "F/Q3Jvc3NvdmVyIEJvbGRPYmxpcXVlLnR0Zg==.png",
+}
+"""Empty files in the archive as published."""
+
+
+def notmnist(root: Path) -> DataSet:
+    """Letters A to J, ten classes; 18,724 images of 28×28 in the folder, 18,726 of 32×32 in the pickles."""
+    folder = root / "notMNIST_small"
+    pickles = [home / "notmnist_train.pkl" for home in (root / "notMNIST", folder, root)]
+    if (folder / "A").exists() or not any(path.exists() for path in pickles):
+        return _folder(existing(folder, "notMNIST"))
+    return _pickles(first_existing(pickles, "notMNIST").parent)
+
+
+def _folder(folder: Path) -> DataSet:
+    names = []
+    for letter in LETTERS:
+        files = listing(folder / letter, "notMNIST")
+        names += [f"{letter}/{path.name}" for path in files if path.suffix.lower() == ".png"]
+    if len(names) > READABLE + len(UNREADABLE):
+        raise DamagedData(f"{folder}: expected {READABLE:,} images, or fewer in a subset; found {len(names):,}.")
+    images, kept, bad = _decode(folder, names)
+    if bad:
+        raise DamagedData(
+            f"{folder}: expected grey PNGs of {SIDE}×{SIDE}; {len(bad):,} of {len(names):,} files are not, beside the "
+            f"{len(UNREADABLE)} published so: {', '.join(bad[:3])}{' and more' if len(bad) > 3 else ''}."
+        )
+    y = torch.tensor([LETTERS.index(name[0]) for name in kept], dtype=torch.int64)
+    is_test = torch.tensor(_test_part(folder, kept))
+    parts = [checked(folder, images[part], y[part], 10, READABLE) for part in (~is_test, is_test)]
+    skipped = len(names) - len(kept)
+    notes = (f"{skipped} files that cannot be read are skipped; they are published so",) if skipped else ()
+    return DataSet("notmnist", parts[0], parts[1], "whole" if len(kept) == READABLE else "subset", notes)
+
+
+def _decode(folder: Path, names: list[str]) -> tuple[torch.Tensor, list[str], list[str]]:
+    """The images, the names they have, and the names that should have one and do not."""
+    image = pillow()
+    pixels, kept, bad = bytearray(), [], []
+    for name in names:
+        data = _pixels(image, folder / name)
+        if data is not None:
+            pixels += data
+            kept.append(name)
+        elif name not in UNREADABLE:
+            bad.append(name)
+    if not kept:
+        raise DamagedData(f"{folder}: expected grey PNGs of {SIDE}×{SIDE} in the folders A to J; none can be read.")
+    return torch.frombuffer(pixels, dtype=torch.uint8).reshape(-1, 1, SIDE, SIDE), kept, bad
+
+
+def _pixels(image: Any, path: Path) -> bytes | None:
+    try:
+        with image.open(path, formats=("PNG",)) as picture:
+            if picture.size != (SIDE, SIDE) or picture.mode != "L":
+                return None
+            data: bytes = picture.tobytes()
+            return data
+    except Exception:  # whatever Pillow's decoders raise over a damaged file
+        return None
+
+
+def _test_part(folder: Path, names: list[str]) -> list[bool]:
+    says = [next((w for w in ("train_", "test_") if name[2:].startswith(w)), None) for name in names]
+    if all(says):
+        return [word == "test_" for word in says]
+    if any(says):
+        raise DamagedData(f"{folder}: expected that all file names begin with train_ or test_, or none; found both.")
+    ranked = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
+    chosen = set(ranked[: -(-len(names) // 10)])
+    return [name in chosen for name in names]
+
+
+def _pickles(home: Path) -> DataSet:
+    train, test = (
+        _pickle(home / f"notmnist_{which}.pkl", most) for which, most in zip(("train", "test"), PICKLED, strict=True)
+    )
+    if train.x.shape[1:] != test.x.shape[1:]:
+        sizes = " and ".join(f"{part.x.shape[2]}×{part.x.shape[3]}" for part in (train, test))
+        raise DamagedData(f"{home}: expected images of one size; found {sizes}.")
+    blank = sum(int((part.x.flatten(1).amax(1) == 0).sum()) for part in (train, test))
+    notes = (f"{blank} images are blank, in place of files that could not be read",) if blank else ()
+    return DataSet("notmnist", train, test, status_of(train, test, PICKLED), notes)
+
+
+def _pickle(path: Path, most: int) -> Images:
+    table = load_table(existing(path, "notMNIST"))
+    x, y = array_of(path, table, "features"), array_of(path, table, "labels")
+    if x.dtype != torch.uint8 or x.ndim != 4 or tuple(x.shape[1:]) not in ((1, 28, 28), (1, 32, 32)) or y.ndim != 1:
+        raise DamagedData(
+            f"{path}: expected features as uint8 [n, 1, 32, 32] or [n, 1, 28, 28] and labels [n]; "
+            f"found {list(x.shape)} of {x.dtype} and {list(y.shape)}."
+        )
+    return checked(path, x, y, 10, most)

@@ -1,0 +1,70 @@
+"""``codecl report``: tables, figures and a page from finished runs."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from codecl.cli.options import add_command, say
+from codecl.errors import USAGE
+from codecl.report.render import text
+from codecl.report.table import Table
+from codecl.report.write import PAGE, write_report
+
+MEMORY = "memory"
+"""The one table that is too wide for a terminal."""
+NARROW = ("method", "memory", "of it per task", "time a run", "between tasks")
+"""What of it is printed."""
+
+
+def add(commands: Any) -> None:
+    parser = add_command(
+        commands, "report", report, "write tables, figures and a page from run directories",
+        """
+  codecl report runs/c                              all runs below a directory
+  codecl report runs/c runs/d --out paper --baseline sgp
+  codecl report results --summary                   no figures of single runs
+  codecl report results --no-figures                without matplotlib""",
+    )  # fmt: skip
+    parser.add_argument(
+        "directories", nargs="+", type=Path, metavar="DIR", help="directories with runs in or below them"
+    )
+    parser.add_argument("--out", type=Path, default=Path("report"), help="where to write (default %(default)s)")
+    parser.add_argument("--baseline", help="the method that forward transfer is measured against (default gpm)")
+    parser.add_argument("--no-figures", action="store_true", help="tables and page only")
+    parser.add_argument("--summary", action="store_true", help="no figures of single runs: a small report")
+
+
+def report(options: argparse.Namespace) -> int:
+    made = write_report(options.directories, options.out, options.baseline, not options.no_figures, not options.summary)
+    for table in made.tables:
+        whole = options.out / "tables" / f"{table.name}.txt"
+        print(text(narrow(table, f"With formulas, epochs and machines: {whole}") if table.name == MEMORY else table))
+    for remark in made.remarks:
+        print(remark)
+    for name, words in made.left_out:
+        print(f"{name}: {words}")
+    names = {file.rpartition(".")[0] for file in made.files}
+    tables, figures = (sum(name.startswith(kind) for name in names) for kind in ("tables/", "figures/"))
+    print(f"\n{options.out / PAGE}: the page")
+    print(f"{options.out / 'tables'}: {tables} tables as text, Markdown, LaTeX and CSV")
+    if figures:
+        print(f"{options.out / 'figures'}: {figures} figures as SVG and PNG")
+    for warning in made.warnings:
+        say(f"codecl: {warning}")
+    if made.damaged:
+        say(f"codecl: left out as damaged: {' '.join(words for _, words in made.damaged)}")
+        return USAGE
+    return 0
+
+
+def narrow(table: Table, note: str) -> Table:
+    """``table`` with its ``NARROW`` columns alone."""
+    kept = [i for i, column in enumerate(table.columns) if column.name in NARROW]
+    sections = [
+        replace(s, rows=tuple(replace(row, cells=tuple(row.cells[i] for i in kept)) for row in s.rows))
+        for s in table.sections
+    ]
+    return replace(table, columns=tuple(table.columns[i] for i in kept), sections=tuple(sections), notes=(note,))

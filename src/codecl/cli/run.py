@@ -1,0 +1,105 @@
+"""``codecl run``: one recipe, from the start or from where it stopped."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from codecl.benchmarks.registry import find_benchmark, title
+from codecl.cli.options import (
+    add_command,
+    check_device,
+    data_root,
+    default_out,
+    recipe_of,
+    recipe_options,
+    say,
+)
+from codecl.errors import UsageError
+from codecl.runs.progress import ShowProgress, duration, print_json, size
+from codecl.runs.recipe import Recipe, read_recipe
+from codecl.runs.run import run
+from codecl.runs.run_many import run_name
+from codecl.runs.rundir import RunDirectory
+from codecl.runs.trackers import TRACKERS, check_tracker
+
+SHOWN_ONLY = ("command", "resume", "dry_run", "track", "data_dir", "quiet", "json")
+"""Options that say nothing about the recipe."""
+
+
+def add(commands: Any) -> None:
+    parser = add_command(
+        commands, "run", run_one, "learn a benchmark with one method, or go on with a run that was stopped",
+        """
+  codecl run                                        the embedded benchmark with CODE-CL
+  codecl run --method finetune --seed 1 --out runs/a
+  codecl run --set aperture=8 --set lr=0.05 --epochs 10
+  codecl run recipe.toml --out runs/b               what the file does not say is filled in
+  codecl run --resume runs/a                        go on, to the very same numbers
+  codecl run --dry-run > recipe.toml                the complete recipe, without running it""",
+    )  # fmt: skip
+    parser.add_argument("recipe", nargs="?", type=Path, metavar="RECIPE.toml", help="a recipe file")
+    parser.add_argument("--method", help="a method name (codecl methods), or package.module:Class")
+    parser.add_argument("--seed", type=int, help="of all random streams (default 0)")
+    parser.add_argument("--out", type=Path, help="run directory (default runs/BENCHMARK/METHOD-seedN)")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in DIR")
+    parser.add_argument("--dry-run", action="store_true", help="print the complete recipe and stop")
+    trackers = ", ".join(TRACKERS)
+    parser.add_argument("--track", action="append", default=[], metavar="TRACKER", help=f"also to {trackers}")
+    recipe_options(parser)
+
+
+def run_one(options: argparse.Namespace) -> int:
+    for name in options.track:
+        check_tracker(name)
+    if options.resume is not None:
+        given = [name for name, value in vars(options).items() if not (value is None or value is False or value == [])]
+        if asked := [name for name in given if name not in SHOWN_ONLY]:
+            raise UsageError(f"--resume takes the recipe of its directory as it is: leave out {', '.join(asked)}.")
+        directory = RunDirectory(options.resume)
+        recipe = directory.recipe()
+        check_device(recipe.device)
+    else:
+        recipe = recipe_of(options, read_recipe(options.recipe) if options.recipe else {})
+        directory = RunDirectory(options.out or default_out(recipe) / run_name(recipe))
+    if options.dry_run:
+        print(recipe.to_toml(), end="")
+        return 0
+    was_finished = directory.result() is not None
+    result = _run_and_show(options, recipe, directory)
+    if options.json:
+        print_json({"result": result})
+    else:
+        print("this run was finished already:\n" * was_finished + _summary(result, directory.path))
+    return 0
+
+
+def _run_and_show(options: argparse.Namespace, recipe: Recipe, directory: RunDirectory) -> dict[str, Any]:
+    tasks = recipe.tasks or find_benchmark(recipe.benchmark).tasks
+    show = ShowProgress(tasks, recipe.training["epochs"])
+    observers: list[Any] = [print_json] if options.json else [] if options.quiet else [show]
+
+    def notice(text: str) -> None:
+        if observers:
+            observers[0]({"event": "notice", "text": text})
+        else:
+            say(f"codecl: {text}")
+
+    directory.on_notice = notice
+    try:
+        return run(recipe, directory, tuple(observers), data_root(options), options.track)
+    finally:
+        show.close()
+
+
+def _summary(result: dict[str, Any], path: Path) -> str:
+    bwt = "–" if result["bwt"] is None else f"{result['bwt']:+.2f}"
+    seconds = {name: duration(value) for name, value in result["seconds"].items()}
+    return (
+        f"{title(result['method'])} on {result['benchmark']}, seed {result['seed']}: "
+        f"ACC {result['acc']:.2f} %, BWT {bwt} %\n"
+        f"training {seconds['train']}, between tasks {seconds['between_tasks']}, evaluation {seconds['evaluate']}; "
+        f"memory {size(result['bytes']['memory'])}\n"
+        f"{path}/result.json, log.jsonl, recipe.toml, final.ckpt"
+    )

@@ -1,0 +1,236 @@
+"""Keeping an optimizer's step inside the projected space.
+
+A projected gradient protects old outputs only if the step is linear in it. What is projected depends on the optimizer:
+
+    SGD, momentum, Nesterov                the gradient, as it is accumulated
+    SGD with weight decay                  the update: W_old + (W_new − W_old)(I − C)
+    Adam, AdamW and other adaptive ones    both; the update alone would protect, but learn badly
+
+Anything else is refused, unless the user says what to project. Where tasks added columns to a weight, its update and
+theirs are always projected, as one: whoever clips the gradients of the model alone scales the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn, optim
+
+from codecl.attach import ProtectedWeight
+from codecl.method.learning import Closure, Learning
+
+Project = Literal["gradient", "update", "both"]
+
+ADAPTIVE = (
+    optim.Adam,
+    optim.AdamW,
+    optim.NAdam,
+    optim.RAdam,
+    optim.Adamax,
+    optim.Adagrad,
+    optim.Adadelta,
+    optim.RMSprop,
+)
+
+
+class UnsafeOptimizer(ValueError):
+    """An optimizer whose step would leave the projected space."""
+
+
+class Guard:
+    """One optimizer and the weights it trains.
+
+    Parameters of a task (the ``M`` of an effective weight) join the group of the weight they belong to, since a new
+    group would break learning-rate schedulers. They never decay: while a step runs they stand in a copy of that group
+    without weight decay.
+    """
+
+    def __init__(
+        self,
+        optimizer: optim.Optimizer,
+        weights: Mapping[str, ProtectedWeight],
+        project: Project | None,
+        learning: Learning,
+    ) -> None:
+        if not isinstance(optimizer, optim.Optimizer):
+            raise TypeError(f"guard takes a torch.optim.Optimizer; got {type(optimizer).__name__}.")
+        if project not in (None, "gradient", "update", "both"):
+            raise ValueError(f"project must be 'gradient', 'update' or 'both'; got {project!r}.")
+        self.optimizer, self.project, self.learning = optimizer, project, learning
+        self.weights = {w.parameter: w for w in weights.values() if _group_of(optimizer, w.parameter) is not None}
+        self.extras: dict[nn.Parameter, nn.Parameter] = {}
+        self.frozen: list[nn.Parameter] = []
+        self.steps = 0
+        self._before: dict[nn.Parameter, list[Tensor]] = {}
+        self._aside: list[tuple[dict[str, Any], list[nn.Parameter]]] = []
+        self._replaced = False
+        for parameter, mode in self._modes().items():
+            self.weights[parameter].projects_gradient = mode != "update"
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+
+    def join(self, extras: Mapping[nn.Parameter, Iterable[nn.Parameter]], frozen: list[nn.Parameter]) -> None:
+        """Train ``extras``, each in the group of the weight it belongs to, and no earlier ones; never ``frozen``."""
+        self._rejoin()
+        self._drop(self.extras)
+        self.extras = {new: host for host, several in extras.items() for new in several if host in self.weights}
+        self.frozen, self.steps = frozen, 0
+        for new, host in self.extras.items():
+            _append(_group_of(self.optimizer, host), new, host, "extra")
+
+    def adopt(self, new: Iterable[nn.Parameter], hosts: Sequence[nn.Parameter]) -> None:
+        """Train parameters that the model gained (a new head), in the group of the last of ``hosts`` that trains."""
+        host = next((h for h in reversed(hosts) if _group_of(self.optimizer, h) is not None), None)
+        for parameter in new:
+            if host is not None and _group_of(self.optimizer, parameter) is None:
+                _append(_group_of(self.optimizer, host), parameter, host, "next")
+
+    def forget_state(self) -> None:
+        """Clear what the optimizer kept about guarded weights: a momentum from before would move old outputs."""
+        for parameter in (*self.weights, *self.frozen):
+            self.optimizer.state.pop(parameter, None)
+
+    def replace(self) -> None:
+        """Another optimizer trains these weights from now on."""
+        self._rejoin()
+        self._drop(self.extras)
+        self.extras, self._replaced = {}, True
+
+    def release(self) -> None:
+        """Give the optimizer back as it was found."""
+        self._rejoin()
+        self._drop(self.extras)
+        self.extras = {}
+        for hook in self._hooks:
+            hook.remove()
+
+    def _modes(self) -> dict[nn.Parameter, Project]:
+        """What is projected for each guarded weight, by what its group says now."""
+        if self.project is not None or not self.weights:
+            return dict.fromkeys(self.weights, self.project or "gradient")
+        if type(self.optimizer) in ADAPTIVE:
+            return dict.fromkeys(self.weights, "both")
+        if type(self.optimizer) is not optim.SGD:
+            raise UnsafeOptimizer(
+                f"{type(self.optimizer).__name__} is not known to keep a projected gradient projected: only a step "
+                "that is linear in the gradient does. Project its update as well, "
+                "method.guard(optimizer, project='both'), or use SGD, Adam or AdamW."
+            )
+        return {
+            parameter: "update" if group["weight_decay"] != 0 else "gradient"
+            for group in self.optimizer.param_groups
+            for parameter in group["params"]
+            if parameter in self.weights
+        }
+
+    def _before_step(
+        self, _: optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self._make_ready()
+        return self._let_learn(args, kwargs)
+
+    def _let_learn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The step's arguments with the closure that the method makes of the user's, which may be none."""
+        given: Closure | None = args[1] if len(args) > 1 else kwargs.get("closure")  # the optimizer comes first
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        if given is None:
+            with torch.enable_grad():
+                self.learning.learn(_Done(self.learning.name), parameters)
+            return args, kwargs
+
+        def closure() -> Any:
+            return self.learning.learn(given, parameters)
+
+        return ((args[0], closure), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": closure})
+
+    def _make_ready(self) -> None:
+        self._rejoin()
+        if self._replaced and any(w.projection is not None for w in self.weights.values()):
+            raise UnsafeOptimizer(
+                "this optimizer was replaced: method.guard() was called later with another one for the same weights. "
+                "Step the newer one, or guard this one again."
+            )
+        self.steps += 1
+        for parameter in self.frozen:
+            parameter.grad = None
+        self._before = {}
+        for parameter, mode in self._modes().items():
+            weight = self.weights[parameter]
+            if (mode != "update") != weight.projects_gradient:
+                raise UnsafeOptimizer(
+                    f"the weight decay of the group of '{weight.name}' changed after the optimizer was guarded. "
+                    "Call method.guard(optimizer) again after changing it."
+                )
+            if weight.projection is not None and (mode != "gradient" or weight.columns):
+                self._before[parameter] = [tensor.detach().clone() for tensor in weight.tensors]
+        self._set_aside()
+
+    @torch.no_grad()
+    def _after_step(self, *_: Any) -> None:
+        self._rejoin()
+        for parameter, before in self._before.items():
+            weight = self.weights[parameter]
+            updates = weight.project_all([new - old for new, old in zip(weight.tensors, before, strict=True)])
+            for tensor, old, update in zip(weight.tensors, before, updates, strict=True):
+                tensor.copy_(old + update)
+        self._before = {}
+        self.learning.after_step()
+
+    def _set_aside(self) -> None:
+        """Move the extras of each decaying group into a group of the same settings that does not decay."""
+        for group in list(self.optimizer.param_groups):
+            extras = [p for p in group["params"] if p in self.extras]
+            if extras and group.get("weight_decay", 0) != 0:
+                group["params"] = [p for p in group["params"] if p not in self.extras]
+                aside = {key: value for key, value in group.items() if key != "param_names"}
+                self.optimizer.param_groups.append({**aside, "params": extras, "weight_decay": 0.0})
+                self._aside.append((group, extras))
+
+    def _rejoin(self) -> None:
+        for group, extras in reversed(self._aside):
+            self.optimizer.param_groups.pop()
+            group["params"].extend(extras)
+        self._aside = []
+
+    def _drop(self, parameters: Iterable[nn.Parameter]) -> None:
+        gone = set(parameters)
+        for group in self.optimizer.param_groups:
+            kept = [i for i, p in enumerate(group["params"]) if p not in gone]
+            group["params"] = [group["params"][i] for i in kept]
+            if "param_names" in group:
+                group["param_names"] = [group["param_names"][i] for i in kept]
+        for parameter in gone:
+            self.optimizer.state.pop(parameter, None)
+
+
+class _Done:
+    """Stands for the closure where the user has computed the gradients already."""
+
+    def __init__(self, method: str) -> None:
+        self.method, self.called = method, False
+
+    def __call__(self) -> None:
+        if self.called:
+            raise RuntimeError(
+                f"{self.method} computes the loss more than once in a step: pass it, optimizer.step(closure), "
+                "where closure() calls zero_grad() and backward() and returns the loss."
+            )
+        self.called = True
+
+
+def _group_of(optimizer: optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any] | None:
+    return next((g for g in optimizer.param_groups if any(p is parameter for p in g["params"])), None)
+
+
+def _append(group: dict[str, Any] | None, new: nn.Parameter, host: nn.Parameter, suffix: str) -> None:
+    """Put ``new`` into the group that holds ``host``, named after it where the group names its parameters."""
+    if group is None:
+        return
+    if "param_names" in group:
+        place = next(i for i, p in enumerate(group["params"]) if p is host)
+        group["param_names"].append(f"{group['param_names'][place]}.{suffix}")
+    group["params"].append(new)

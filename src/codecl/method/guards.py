@@ -1,0 +1,84 @@
+"""All optimizers that train one method's weights: several at a time, or a new one for every task."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from torch import nn, optim
+
+from codecl.attach import ProtectedWeight
+from codecl.method.guard import Guard, Project
+from codecl.method.learning import Learning
+
+Extras = Mapping[nn.Parameter, Iterable[nn.Parameter]]
+
+
+class Guards:
+    """The guards in force, and those of optimizers that newer ones replaced."""
+
+    def __init__(self, weights: Mapping[str, ProtectedWeight], learning: Learning) -> None:
+        self._weights, self._learning = weights, learning
+        self._in_force: list[Guard] = []
+        self._versions: dict[nn.Parameter, int] = {}
+        self._replaced: weakref.WeakSet[Guard] = weakref.WeakSet()  # they live as long as their optimizers
+
+    def add(self, optimizer: optim.Optimizer, project: Project | None) -> Guard:
+        """Guard ``optimizer``; one that trained the same weights before is replaced."""
+        guard = Guard(optimizer, self._weights, project, self._learning)
+        for same in [g for g in (*self._in_force, *self._replaced) if g.optimizer is optimizer]:
+            same.release()
+        self._in_force = [g for g in self._in_force if g.optimizer is not optimizer]
+        for earlier in [g for g in self._in_force if g.weights.keys() & guard.weights.keys()]:
+            earlier.replace()
+            self._in_force.remove(earlier)
+            self._replaced.add(earlier)
+        self._in_force.append(guard)
+        return guard
+
+    @property
+    def stepped(self) -> bool:
+        """Whether any optimizer stepped since the last ``join``."""
+        return any(guard.steps for guard in self._in_force)
+
+    def note_versions(self) -> None:
+        """From here on, a parameter that changes was trained."""
+        parameters = self._learning.model.parameters() if self._learning.takes_part_in_steps else self._protected()
+        self._versions = {parameter: parameter._version for parameter in parameters}
+
+    def warn_if_left_out(self, task: object) -> None:
+        """Something was trained that the method has to do with, and no guarded optimizer did it."""
+        if self.stepped or all(parameter._version == was for parameter, was in self._versions.items()):
+            return
+        if self._learning.takes_part_in_steps:
+            harm = f"{self._learning.name} took no part in its steps"
+        elif any(weight.projection is not None for weight in self._weights.values()):
+            harm = "Adam or weight decay would have moved old outputs"
+        else:
+            return
+        warnings.warn(
+            f"task {task!r} was trained by an optimizer that is not guarded: {harm}. "
+            "Call method.guard(optimizer) for every optimizer.",
+            stacklevel=4,
+        )
+
+    def _protected(self) -> Iterator[nn.Parameter]:
+        return (weight.parameter for weight in self._weights.values())
+
+    def join(self, extras: Extras, frozen: list[nn.Parameter]) -> None:
+        for guard in self._in_force:
+            guard.join(extras, frozen)
+
+    def adopt(self, new: Sequence[nn.Parameter], hosts: Sequence[nn.Parameter]) -> None:
+        for guard in self._in_force:
+            guard.adopt(new, hosts)
+
+    def forget_state(self) -> None:
+        for guard in self._in_force:
+            guard.forget_state()
+
+    def release(self) -> None:
+        for guard in (*self._in_force, *self._replaced):
+            guard.release()
+        self._in_force, self._replaced = [], weakref.WeakSet()

@@ -1,0 +1,322 @@
+"""The command line: help, lists, one line for every mistake, progress for people and for programs."""
+
+import json
+
+import pytest
+import torch
+
+import codecl as package
+from codecl.benchmarks.registry import BENCHMARKS, METHODS
+from codecl.cli import main as cli
+from codecl.cli import run
+from tests.runs.running import SMALL, codecl, epochs_of, log_of, result_of
+
+FILES = {
+    "not.toml": "method = ",
+    "list.toml": "[[training]]\nlr = 1\n",
+    "unknown.toml": "aperature = 3\n",
+    "section.toml": "[trainings]\nlr = 0.1\n",
+    "training.toml": "training = 3\n",
+    "field.toml": "[training]\nlearning_rate = 0.1\n",
+    "setting.toml": "[settings]\napertur = 3.0\n",
+    "epochs.toml": '[training]\nepochs = "many"\n',
+    "method.toml": "method = 3\n",
+    "seed.toml": 'seed = "zero"\n',
+    "half.toml": "seed = 0.5\n",
+    "threads.toml": 'threads = "all"\n',
+    "tasks.toml": "tasks = 0\n",
+    "quick.toml": 'quick = "yes"\n',
+    "device.toml": 'device = "tpu"\n',
+    "number.toml": "device = 1\n",
+    "preset.toml": 'preset = ["paper"]\n',
+    "data.toml": '[data]\norder = "1"\n',
+    "binary.toml": b"\xff\xfe\x00",
+}
+
+MISTAKES = [
+    # options
+    ("run --sede 1", "--sede"),
+    ("rnu", "rnu"),
+    ("", "COMMAND"),
+    ("run --seed one", "one"),
+    ("run --seed", "expected one argument"),
+    ("run a.toml b.toml", "b.toml"),
+    ("run --device gpu", "gpu"),
+    ("run --device cuda", "'cuda' is not available"),
+    ("run --tasks 0", "tasks must be 1 or more"),
+    ("run --tasks 6", "permuted-digits has 5 tasks"),
+    ("run --epochs 0", "--epochs must be 1 or more"),
+    ("run --threads -1", "threads must be 1 or more"),
+    ("run --threads 99999999999", "at most 1024"),
+    ("run --track papyrus", "no tracker 'papyrus'"),
+    ("methods --all", "--all"),
+    ("compare --jobs 0", "--jobs must be 1 or more"),
+    ("compare --jobs two", "two"),
+    ("compare --seeds 0,x", "whole numbers with commas; got '0,x'"),
+    ("compare --seeds 1,,2", "whole numbers"),
+    ("compare --methods ,", "--methods takes names"),
+    ("compare --methods finetune,gmp", "no method 'gmp'"),
+    ("sweep", "nothing to vary"),
+    ("sweep --vary aperture", "--vary takes name=value,value,…; got 'aperture'"),
+    ("sweep --vary =1,2", "--vary takes name=value,value,…; got '=1,2'"),
+    ("sweep --vary aperture=", "has an empty value"),
+    ("sweep --vary aperture=1,,2", "--vary aperture=1,,2 has an empty value"),
+    ("sweep --vary aperture=[1", "without its other half"),
+    ("sweep --vary aperture=1 --vary aperture=2", "--vary aperture is given twice"),
+    ("sweep --vary apertur=1,2", "no hyperparameter of code-cl 'apertur'. Did you mean 'aperture'?"),
+    ("sweep --vary seed=1,2", "no hyperparameter of code-cl 'seed'"),
+    ("sweep --vary aperture=1,-2", "aperture"),
+    ("sweep --vary free_dims=20,2.5", "free_dims must be a whole number"),
+    ("sweep --vary epochs=2,3 --quick", "leave out --quick and --epochs"),
+    ("sweep --vary epochs=2,3 --epochs 4", "leave out --quick and --epochs"),
+    ("sweep --vary aperture=1 --method gmp", "no method 'gmp'"),
+    ("sweep --vary aperture=1 --method gpm", "no hyperparameter of gpm 'aperture'"),
+    ("sweep --vary aperture=1 --seeds x", "whole numbers with commas"),
+    ("sweep --vary aperture=1 --jobs 0", "--jobs must be 1 or more"),
+    ("sweep --vary aperture=1 --out file", "cannot be a run directory"),
+    ("inspect", "RUN"),
+    ("inspect nowhere", "nowhere is not a run directory: it has no recipe.toml"),
+    ("inspect folder", "folder is not a run directory"),
+    ("inspect file", "file is not a run directory"),
+    ("inspect folder --task first", "invalid int value"),
+    # names
+    ("run --method code_cl", "Did you mean 'code-cl'?"),
+    ("run --method fintune", "Did you mean 'finetune'?"),
+    ("run --benchmark permuted-digit", "Did you mean 'permuted-digits'?"),
+    ("run --preset offical", "Did you mean 'official'?"),
+    ("run --track wandbb", "Did you mean 'wandb'?"),
+    ("run --method nowhere:Method", "No module named 'nowhere'"),
+    ("run --method codecl:Nothing", "Nothing"),
+    ("run --method codecl:Conceptor", "not a subclass of codecl.Method"),
+    ("run --method :Method", "cannot be imported"),
+    ("run --method .a:Method", "cannot be imported"),
+    ("run --method broken:Method", "SyntaxError"),
+    # hyperparameters
+    ("run --set apertur=8", "Did you mean 'aperture'?"),
+    ("run --set aperture", "name=value"),
+    ("run --set =8", "name=value"),
+    ("run --set seed=3", "no hyperparameter of code-cl 'seed'"),
+    ("run --method finetune --set aperture=8", "no hyperparameter of finetune 'aperture'"),
+    ("run --set aperture=big", "code-cl"),
+    ("run --set aperture=-1", "aperture"),
+    ("run --set aperture=nan", "aperture"),
+    ("run --set free_dims=2.5", "free_dims must be a whole number"),
+    ("run --set samples=1.5", "samples must be a whole number"),
+    ("run --set closed=5", "closed must be a list"),
+    ("run --set replace=perhaps", "replace must be true or false"),
+    ("run --set norm=banana", "norm must be one of"),
+    ("run --set overlap=2020-01-01", "code-cl: "),
+    ("run --set epochs=many", "epochs must be int; got 'many'"),
+    ("run --set epochs=1.5", "epochs must be int; got 1.5"),
+    ("run --set epochs=inf", "epochs must be int; got inf"),
+    ("run --set epochs=true", "epochs must be int; got True"),
+    ("run --set epochs=-3", "not negative; got -3"),
+    ("run --set batch_size=0", "batch_size must be above 0"),
+    ("run --set batch_size=32.0", "batch_size must be int"),
+    ("run --set evaluation_batch=0", "evaluation_batch must be above 0"),
+    ("run --set lr=0", "lr must be above 0"),
+    ("run --set lr=inf", "lr must be finite"),
+    ("run --set lr=nan", "lr must be finite"),
+    ("run --set lr=", "lr must be float; got ''"),
+    ("run --set rule=luck", "'loss' or 'accuracy'; got 'luck'"),
+    ("run --set patience=0", "patience"),
+    ("run --set factor=1", "factor"),
+    ("run --set min_lr=0", "min_lr must be above 0"),
+    ("run --set rule=accuracy --set decay=1", "decay"),
+    ("run --set momentum=-0.1", "momentum"),
+    # files and directories
+    ("run nowhere.toml", "no recipe file nowhere.toml"),
+    ("run folder", "folder is not a recipe"),
+    ("run --out file", "file cannot be a run directory"),
+    ("run --out file/below", "cannot be a run directory"),
+    ("run --out folder", "not empty and not a run directory"),
+    ("compare --out file", "cannot be a run directory"),
+    ("run --resume nowhere", "nowhere is not a run directory"),
+    ("run --resume folder", "folder is not a run directory"),
+    ("run --resume folder --seed 0", "leave out seed"),
+    ("run nowhere.toml --resume folder", "leave out recipe"),
+    ("run not.toml", "not.toml is not a recipe"),
+    ("run list.toml", "training must be a table"),
+    ("run unknown.toml", "no field 'aperature'"),
+    ("run section.toml", "no field 'trainings'. Did you mean 'training'?"),
+    ("run training.toml", "training must be a table; got 3"),
+    ("run field.toml", "[training]: there is no field 'learning_rate'"),
+    ("run setting.toml", "[settings]: there is no field 'apertur'. Did you mean 'aperture'?"),
+    ("run epochs.toml", "epochs must be int; got 'many'"),
+    ("run method.toml", "method must be text; got 3"),
+    ("run seed.toml", "seed must be a whole number; got 'zero'"),
+    ("run half.toml", "seed must be a whole number; got 0.5"),
+    ("run threads.toml", "threads must be a whole number; got 'all'"),
+    ("run tasks.toml", "tasks must be 1 or more"),
+    ("run quick.toml", "quick must be true or false; got 'yes'"),
+    ("run device.toml", "'tpu' is not available"),
+    ("run number.toml", "1 is not available"),
+    ("run preset.toml", "preset must be text"),
+    ("run data.toml", "[data]: there is no field 'order'"),
+    ("run binary.toml", "binary.toml is not a recipe"),
+]
+
+
+@pytest.fixture
+def there(tmp_path, monkeypatch):
+    """A directory with all kinds of wrong files."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.tex").touch()
+    (tmp_path / "file").touch()
+    (tmp_path / "broken.py").write_text("class Method(:\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("command", "says"), MISTAKES, ids=[command or "nothing" for command, _ in MISTAKES])
+def test_every_mistake_is_one_line_and_exit_code_2(command, says, there, capsys):
+    before = {str(path) for path in there.rglob("*") if "__pycache__" not in str(path)}
+    code, out, err = codecl(capsys, *command.split())
+    assert code == 2, err
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    assert err.startswith("codecl")
+    assert says in err
+    assert "Traceback" not in err
+    assert {str(path) for path in there.rglob("*") if "__pycache__" not in str(path)} == before
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["run"], ["compare"], ["sweep"], ["inspect"], ["methods"], ["benchmarks"]], ids=str
+)
+def test_every_command_has_help(command, capsys):
+    code, out, err = codecl(capsys, *command, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith("usage: codecl")
+    if command in (["run"], ["compare"], ["sweep"], ["inspect"]):
+        examples = out[out.index("examples:") :].splitlines()[1:]
+        assert len(examples) >= 3
+        assert all(line.startswith(f"  codecl {command[0]}") for line in examples)
+
+
+def test_the_examples_of_the_help_are_commands_that_parse(capsys):
+    for command in ("run", "compare", "sweep", "inspect"):
+        _, out, _ = codecl(capsys, command, "--help")
+        for line in out[out.index("examples:") :].splitlines()[1:]:
+            words = line.split("   ")[0].split(">")[0].split()[1:]
+            cli.build_parser().parse_args(words)
+
+
+def test_the_version(capsys):
+    assert codecl(capsys, "--version") == (0, f"codecl {package.__version__}\n", "")
+
+
+def test_methods_are_listed_with_their_hyperparameters(capsys):
+    code, out, _ = codecl(capsys, "methods")
+    assert code == 0
+    names = [line for line in out.splitlines() if not line.startswith(" ")]
+    assert names == list(METHODS)
+    assert "aperture=6.0, free_dims=80, overlap=0.5" in out
+
+
+def test_benchmarks_are_listed(capsys):
+    code, out, _ = codecl(capsys, "benchmarks")
+    assert code == 0
+    for name, benchmark in BENCHMARKS.items():
+        assert name in out
+        assert benchmark.summary in out
+
+
+def test_a_run_shows_its_progress_and_where_it_wrote(tmp_path, capsys):
+    path = tmp_path / "run"
+    code, out, err = codecl(capsys, "run", *SMALL, "--out", path)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert [line.split("  ")[:2] for line in lines[:2]] == [["task 1/2", "epoch 1/2"], ["task 1/2", "epoch 2/2"]]
+    A = result_of(path)["accuracy"]
+    assert lines[2] == f"after task 1/2: {A[0][0]:5.1f}   mean {A[0][0]:.1f}"
+    assert lines[5] == f"after task 2/2: {A[1][0]:5.1f} {A[1][1]:5.1f}   mean {(A[1][0] + A[1][1]) / 2:.1f}"
+    assert f"ACC {result_of(path)['acc']:.2f} %, BWT {result_of(path)['bwt']:+.2f} %" in lines[6]
+    assert f"{path}/result.json" in lines[-1]
+    assert "\r" not in out
+
+
+def test_quiet_shows_the_result_alone(tmp_path, capsys):
+    code, out, err = codecl(capsys, "run", *SMALL, "--out", tmp_path / "run", "--quiet")
+    assert (code, err) == (0, "")
+    assert out.startswith("code-cl on permuted-digits, seed 0: ACC")
+    assert out.count("\n") == 3
+
+
+def test_quiet_does_not_hide_a_damaged_checkpoint(tmp_path, capsys):
+    path = tmp_path / "run"
+    assert codecl(capsys, "run", *SMALL, "--out", path, "--quiet", "--set", "lr=1e30")[0] == 1
+    (path / "task-000.ckpt").write_bytes(b"?")
+    _, _, err = codecl(capsys, "run", "--resume", path, "--quiet")
+    assert "task-000.ckpt" in err.splitlines()[0]
+    assert "starts anew" in err.splitlines()[1]
+
+
+def test_json_is_one_event_a_line_and_the_result(tmp_path, capsys):
+    path = tmp_path / "run"
+    code, out, err = codecl(capsys, "run", *SMALL, "--out", path, "--json")
+    assert (code, err) == (0, "")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert lines[:-1] == log_of(path)
+    assert lines[-1] == {"result": result_of(path)}
+    again = codecl(capsys, "run", "--resume", path, "--json")
+    assert again == (0, json.dumps({"result": result_of(path)}) + "\n", "")
+
+
+def test_a_run_has_a_directory_by_default(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert codecl(capsys, "run", *SMALL, "--method", "finetune", "--seed", "5", "--quiet")[0] == 0
+    assert result_of("runs/permuted-digits/finetune-seed5")["seed"] == 5
+
+
+def test_a_recipe_file_and_the_options_give_the_same_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, recipe, _ = codecl(capsys, "run", *SMALL, "--seed", "2", "--dry-run")
+    (tmp_path / "r.toml").write_text(recipe)
+    assert codecl(capsys, "run", *SMALL, "--seed", "2", "--out", "a", "--quiet")[0] == 0
+    assert codecl(capsys, "run", "r.toml", "--out", "b", "--quiet")[0] == 0
+    assert result_of("a")["accuracy"] == result_of("b")["accuracy"]
+    assert epochs_of("a") == epochs_of("b")
+    assert (tmp_path / "a" / "recipe.toml").read_text() == (tmp_path / "b" / "recipe.toml").read_text() == recipe
+
+
+def test_an_aperture_for_every_layer(tmp_path, capsys):
+    path, change = tmp_path / "run", 'aperture={"*hidden.0*"=4.0,"*"=8.0}'
+    assert codecl(capsys, "run", *SMALL, "--set", change, "--out", path, "--quiet")[0] == 0
+    assert result_of(path)["settings"]["aperture"] == {"*hidden.0*": 4.0, "*": 8.0}
+    assert codecl(capsys, "run", "--resume", path)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "expected"),
+    [(False, False, "cpu"), (True, True, "cuda"), (False, True, "mps"), (True, False, "cuda")],
+)
+def test_the_automatic_device_is_the_best_there_is(cuda, mps, expected, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    assert f'device = "{expected}"' in codecl(capsys, "run", "--device", "auto", "--dry-run")[1]
+    (tmp_path / "r.toml").write_text('device = "auto"\n')
+    assert f'device = "{expected}"' in codecl(capsys, "run", tmp_path / "r.toml", "--dry-run")[1]
+    assert 'device = "cpu"' in codecl(capsys, "run", "--dry-run")[1]
+
+
+def test_a_run_for_a_device_that_is_not_here_cannot_be_resumed(tmp_path, capsys):
+    recipe = codecl(capsys, "run", "--dry-run")[1].replace('device = "cpu"', 'device = "cuda"')
+    (tmp_path / "recipe.toml").write_text(recipe)
+    code, _, err = codecl(capsys, "run", "--resume", tmp_path)
+    assert code == 2
+    assert "'cuda' is not available here" in err
+
+
+def test_interruption_is_said_in_one_line(tmp_path, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "run", interrupted)
+    code, _, err = codecl(capsys, "run", "--out", tmp_path / "run")
+    assert code == 130
+    assert err == "codecl: stopped. What was computed is kept; the same command again goes on.\n"

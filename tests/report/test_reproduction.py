@@ -1,0 +1,109 @@
+"""The reproduction table says what the records say, and what is missing."""
+
+import json
+from pathlib import Path
+
+from codecl.benchmarks.registry import title
+from codecl.report.drawing import slug
+from codecl.report.experiments import ablations_of, experiments_of
+from codecl.report.records import find
+from codecl.report.render import FORMATS
+from codecl.report.reproduction import page
+from codecl.report.tables import all_tables
+
+RECORD = {
+    "method": "code-cl",
+    "benchmark": "split-cifar100",
+    "preset": "paper",
+    "quick": False,
+    "data": "official",
+    "tasks": 10,
+    "training": {"epochs": 200, "lr": 0.01},
+    "settings": {"aperture": 6.0, "free_dims": 80, "overlap": 0.5},
+    "switches": {},
+}
+
+
+def record(folder: Path, seed: int, acc: float, bwt: float, **other):
+    (folder / f"{len(list(folder.iterdir()))}").mkdir()
+    path = folder / f"{len(list(folder.iterdir())) - 1}" / "result.json"
+    path.write_text(json.dumps({**RECORD, "seed": seed, "acc": acc, "bwt": bwt, **other}))
+
+
+def test_seeds_of_one_experiment_are_one_row_beside_the_papers_numbers(tmp_path):
+    record(tmp_path, 0, 76.0, -1.0)
+    record(tmp_path, 1, 78.0, -2.0)
+    (row,) = [line for line in page(tmp_path).splitlines() if line.startswith("| split-cifar100 | code-cl")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[2:] == [
+        "paper",
+        "10/10 tasks, 200 epochs, lr 0.01",
+        "official",
+        "0, 1",
+        "77.00 ± 1.41",
+        "-1.50 ± 0.71",
+        "77.21 ± 0.32",
+        "-1.1 ± 0.28",
+    ]
+    missing = page(tmp_path).split("## Not run yet")[1]
+    assert "code-cl" not in next(line for line in missing.splitlines() if "split-cifar100" in line)
+
+
+def test_another_budget_is_another_row_and_does_not_count_as_run(tmp_path):
+    record(tmp_path, 0, 65.0, 0.4, tasks=5, quick=True, training={"epochs": 15, "lr": 0.01})
+    record(tmp_path, 0, 66.0, 0.4, tasks=5)
+    rows = [line for line in page(tmp_path).splitlines() if line.startswith("| split-cifar100")]
+    assert (
+        sum("5/10 tasks, 15 epochs" in row for row in rows) == sum("5/10 tasks, 200 epochs" in row for row in rows) == 1
+    )
+    missing = page(tmp_path).split("## Not run yet")[1]
+    assert "code-cl" in next(line for line in missing.splitlines() if "split-cifar100" in line)
+
+
+def test_the_committed_page_is_what_the_committed_records_give():
+    root = Path(__file__).parents[2]
+    assert (root / "REPRODUCTION.md").read_text() == page(root / "results")
+
+
+def test_a_changed_setting_is_named(tmp_path):
+    record(tmp_path, 0, 60.0, 0.0, settings={"aperture": 2.0, "free_dims": 80})
+    assert "| split-cifar100 | code-cl, aperture = 2.0 | paper |" in page(tmp_path)
+
+
+def test_a_schedule_cut_by_hand_is_not_the_protocol_of_the_paper(tmp_path):
+    record(tmp_path, 0, 60.0, 0.0, training={"epochs": 6, "lr": 0.01})
+    (line,) = [line for line in page(tmp_path).splitlines() if line.startswith("- **split-cifar100**")]
+    assert line.split(": ")[1].split(", ")[-1] == "code-cl"
+
+
+def test_notes_are_taken_over(tmp_path):
+    (tmp_path / "notes.md").write_text("## Notes\n\nSomething was found out.\n")
+    assert "\n## Notes\n\nSomething was found out.\n\n## Not run yet" in page(tmp_path)
+
+
+def test_sd_style_results_say_so(tmp_path):
+    record(tmp_path, 0, 60.0, 0.0, method="trgp-sd")
+    assert "| trgp-sd (SD-style) |" in page(tmp_path)
+
+
+def test_the_committed_report_is_what_the_committed_records_give():
+    root = Path(__file__).parents[2]
+    experiments = experiments_of(find([root / "results"], root / "results/report").runs)
+    made = all_tables(experiments, ablations_of(experiments), "gpm")
+    for table in made:
+        for ending, form in FORMATS.items():
+            assert (root / f"results/report/tables/{slug(table.name)}.{ending}").read_text() == form(table), table.name
+    assert len(list((root / "results/report/tables").iterdir())) == len(made) * len(FORMATS)
+
+
+def test_the_readme_has_the_numbers_of_the_records():
+    root = Path(__file__).parents[2]
+    readme = (root / "README.md").read_text().replace("−", "-")
+    for path in sorted((root / "results/split-cifar100").glob("*-quick/*/result.json")):
+        r = json.loads(path.read_text())
+        name = title(r["method"]) + (", as published" if r["preset"] == "official" else "")
+        assert f"| {name} | {r['acc']:.2f} | {r['bwt']:+.2f} |" in readme, path
+    for path in sorted((root / "results/split-cifar100/paper-5-tasks-6-epochs").glob("*/result.json")):
+        r = json.loads(path.read_text())
+        numbers = f"{r['acc']:.2f}" + (f" / {r['bwt']:+.2f}" if r["bwt"] is not None else "")
+        assert numbers in readme, path

@@ -1,0 +1,168 @@
+"""Running the command: in this process, and in real processes that can be killed.
+
+``Launcher`` starts a Python that has imported codecl once and forks for every command, so that a process to kill
+costs milliseconds and not the seconds that importing torch takes.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+from codecl.cli.main import main
+
+SMALL = ("--tasks", "2", "--epochs", "2", "--set", "batch_size=100")
+
+
+def codecl(capsys, *arguments):
+    """Exit code, standard output and standard error of a command run in this process."""
+    capsys.readouterr()
+    try:
+        code = main([str(argument) for argument in arguments])
+    except SystemExit as left:
+        code = left.code
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def result_of(path):
+    return json.loads((Path(path) / "result.json").read_text())
+
+
+def log_of(path):
+    return [json.loads(line) for line in (Path(path) / "log.jsonl").read_text().splitlines()]
+
+
+def epochs_of(path):
+    """The epoch events of a log, without the time they took."""
+    return [{k: v for k, v in e.items() if k != "seconds"} for e in log_of(path) if e["event"] == "epoch"]
+
+
+def contents(path):
+    """Every file below a directory, with its bytes and its time."""
+    files = [file for file in Path(path).rglob("*") if file.is_file()]
+    return {str(file.relative_to(path)): (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
+
+
+class Process:
+    """A command under way."""
+
+    def __init__(self, launcher, pid, out, err):
+        self.launcher, self.pid, self.out, self.err = launcher, pid, out, err
+
+    def kill(self, sign=signal.SIGKILL):
+        os.kill(self.pid, sign)
+
+    def wait(self):
+        """The exit code; minus the number of the signal that ended it."""
+        return self.launcher.ask({"wait": self.pid})["code"]
+
+
+class Launcher:
+    """Starts ``codecl`` in forks of a Python that has it loaded."""
+
+    def __init__(self, directory):
+        self.directory, self.count = directory, 0
+        self.python = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=directory
+        )
+
+    def start(self, *arguments, die=None):
+        """Start a command; ``die=(what, n)`` makes it kill itself at the ``n``-th time it comes to ``what``."""
+        self.count += 1
+        out, err = (self.directory / f"{self.count}.{name}" for name in ("out", "err"))
+        asked = {"run": [str(a) for a in arguments], "out": str(out), "err": str(err), "die": die}
+        return Process(self, self.ask(asked)["pid"], out, err)
+
+    def run(self, *arguments, die=None):
+        return self.start(*arguments, die=die).wait()
+
+    def ask(self, request):
+        self.python.stdin.write(json.dumps(request) + "\n")
+        self.python.stdin.flush()
+        return json.loads(self.python.stdout.readline())
+
+    def close(self):
+        self.python.stdin.close()
+        self.python.stdout.close()
+        self.python.wait()
+
+
+@contextmanager
+def launching(directory):
+    launcher = Launcher(directory)
+    try:
+        yield launcher
+    finally:
+        launcher.close()
+
+
+def serve():
+    """The other side of ``Launcher``."""
+    import sklearn.datasets  # noqa: F401  (what a run would load takes two seconds)
+    import torch._dynamo  # noqa: F401
+
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "wait" in request:
+            answer = {"code": os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])}
+        elif (pid := os.fork()) == 0:
+            become(request)
+        else:
+            answer = {"pid": pid}
+        print(json.dumps(answer), flush=True)
+
+
+def become(request):
+    """Be the command that was asked for."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background inherits it ignored
+    code = 99
+    try:
+        for stream, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT), stream)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        if request["die"]:
+            arrange_death(*request["die"])
+        code = main(request["run"])
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def arrange_death(what, times):
+    """SIGKILL to this process at the ``times``-th file synced or renamed, or piece of a checkpoint written."""
+    from codecl.training import checkpoint
+
+    left = [times]
+
+    def come():
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if what in ("fsync", "replace"):
+        real = getattr(os, what)
+
+        def counted(*arguments):
+            come()
+            return real(*arguments)
+
+        setattr(os, what, counted)
+    else:
+        pieces = checkpoint._pieces
+
+        def some(*arguments):
+            for number, piece in enumerate(pieces(*arguments)):
+                if number == 3:  # in the middle of a file
+                    come()
+                yield piece
+
+        checkpoint._pieces = some
+
+
+if __name__ == "__main__":
+    serve()

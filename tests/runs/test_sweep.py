@@ -1,0 +1,193 @@
+"""Hyperparameters varied one at a time and in a grid: which cells there are, what they share, what failing costs."""
+
+import json
+import tomllib
+
+import pytest
+
+from codecl.errors import UsageError
+from codecl.runs.recipe import make_recipe
+from codecl.runs.sweep import cell_name, parse_variations, report, split_values, tables_of
+from tests.runs.running import codecl, contents, log_of, result_of
+
+PLUGIN = """
+from codecl import Method
+
+
+class Mine(Method):
+    def __init__(self, model, strength=2.0, other=1, **common):
+        super().__init__(model, **common)
+        self.strength = strength
+        if strength < 0:
+            raise ValueError("strength must not be negative")
+
+    def remember(self, loader):
+        if self.strength == 1:
+            raise RuntimeError("out of ideas")
+"""
+TINY = ("--tasks", "2", "--epochs", "1", "--set", "batch_size=200")
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    place = tmp_path / "plugin"
+    place.mkdir()
+    (place / "sweptmethod.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(place)
+    monkeypatch.setenv("PYTHONPATH", str(place), prepend=":")
+    return place
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("1,2.5, 4", ["1", "2.5", "4"]),
+        ("[1, 2],[3]", ["[1, 2]", "[3]"]),
+        ('{"a,b"=1, c=[2,3]},4', ['{"a,b"=1, c=[2,3]}', "4"]),
+        (r'"a\",b",c', [r'"a\",b"', "c"]),
+        (r'"a\\",b', [r'"a\\"', "b"]),
+        (r"'a\',b", [r"'a\'", "b"]),
+        ("""'"',"']" """, ["""'"'""", '''"']"''']),
+        ("", [""]),
+        ("1,,2", ["1", "", "2"]),
+    ],
+)
+def test_values_are_split_at_their_commas_and_no_others(text, pieces):
+    assert split_values(text) == pieces
+
+
+@pytest.mark.parametrize("text", ["[1,2", "1]", "]1[", '"a', "it's", "{a=1,[2}", '"\\"'])
+def test_halves_of_brackets_and_quotes_are_refused(text):
+    with pytest.raises(UsageError, match="without its other half"):
+        split_values(text)
+
+
+def test_values_are_what_set_would_make_of_them():
+    given = ["aperture=1,2.5,{'*'=4}", "smallest=none,50", "before=previous,shared", "closed=[],['a','b']"]
+    assert parse_variations([*given, " replace = true , false "]) == {
+        "aperture": [1, 2.5, {"*": 4}],
+        "smallest": [None, 50],
+        "before": ["previous", "shared"],
+        "closed": [[], ["a", "b"]],
+        "replace": [True, False],
+    }
+
+
+def test_one_at_a_time_and_all_combinations():
+    variations = {"a": [1, 2], "b": ["x", "y"]}
+    assert tables_of(variations, grid=False) == [[{"a": 1}, {"a": 2}], [{"b": "x"}, {"b": "y"}]]
+    assert tables_of(variations, grid=True) == [
+        [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 2, "b": "y"}]
+    ]
+
+
+def name_of(changes, **base):
+    varied = list(changes)
+    return cell_name(make_recipe({}, base | changes), make_recipe({}, base), varied)
+
+
+def test_a_cell_is_named_by_where_it_departs_from_the_base():
+    assert name_of({"aperture": 4.0, "free_dims": 20}, aperture=8.0, free_dims=20) == "aperture=4"
+    assert name_of({"aperture": 4, "free_dims": 20}, aperture=8, free_dims=40) == "aperture=4,free_dims=20"
+    assert name_of({"aperture": 8, "free_dims": 20}, aperture=8.0, free_dims=20) == "base"
+    assert name_of({"lr": 0.00001}) == "lr=1e-05"
+    assert name_of({"smallest": None}, smallest=50) == "smallest=none"
+    assert name_of({"replace": True}) == "replace=true"
+
+
+def test_names_are_safe_for_file_systems_and_tell_values_apart():
+    values = [
+        {"aperture": {"*conv*": 4.0, "*": 8.0}},
+        {"aperture": {"conv": 4.0, "*": 8.0}},
+        {"aperture": {"*": 8.0, "*conv*": 4.0}},
+        *({"closed": [text]} for text in ("a/b", "a\\b", "..", "/", "é", "*", "x" * 300, "x" * 301)),
+    ]
+    names = [name_of(change) for change in values]
+    assert len(set(names)) == len(names)
+    for name in names:
+        value = name.partition("=")[2]
+        assert value.isascii()
+        assert all(character.isalnum() or character in "._+-" for character in value), name
+        assert len(name) < 64
+    assert name_of(values[0]) == name_of({"aperture": {"*conv*": 4, "*": 8}})  # the same recipe
+
+
+def test_the_table_has_a_row_for_every_value_also_where_nothing_came_out():
+    def result(seed, acc, bwt):
+        return {"seed": seed, "acc": acc, "bwt": bwt, "seconds": {"train": 60.0, "x": 1.0}, "bytes": {"memory": 2000}}
+
+    rows = [
+        ("aperture=4", {"aperture": 4.0}, [result(0, 80.0, -1.0), result(1, 82.0, -3.0)]),
+        ("base", {"aperture": 6}, [result(0, 85.0, None)]),
+        ("aperture=8", {"aperture": 8}, []),
+    ]
+    lines = report(rows).splitlines()
+    assert lines[0].split() == ["aperture", "ACC", "%", "BWT", "%", "seeds", "time", "a", "run", "memory"]
+    assert lines[2].split() == ["4", "81.00", "±", "1.41", "-2.00", "±", "1.41", "2", "1m01s", "2", "kB"]
+    assert lines[3].split() == ["6", "(base)", "85.00", "–", "1", "1m01s", "2", "kB"]
+    assert lines[4].split() == ["8", "–", "–", "0", "–", "–"]
+    assert "ddof = 1" in lines[5]
+    both = [("base", {"a": 1, "b": "x"}, [result(0, 85.0, 0.5)]), ("b=y", {"a": 1, "b": "y"}, [])]
+    lines = report(both).splitlines()
+    assert lines[0].split()[:2] == ["a", "b"]
+    assert [line.split()[:3] for line in lines[2:]] == [["1", "(base)", "x"], ["1", "y", "–"]]
+
+
+def test_a_sweep_through_its_whole_life(tmp_path, capsys, plugin):
+    """A cell fails and is told, what cells share is run once, the same command goes on, a grid takes what is there."""
+    out = tmp_path / "s"
+    command = ("sweep", "--method", "sweptmethod:Mine", "--vary", "strength=1,2", "--vary", "other=1,3", *TINY)
+    command = (*command, "--jobs", "2", "--out", out)
+    code, printed, err = codecl(capsys, *command, "--quiet")
+    assert code == 1
+    assert err == "codecl: strength=1/seed0 failed: RuntimeError: out of ideas\n"
+    assert sorted(str(path.parent.relative_to(out)) for path in out.rglob("recipe.toml")) == [
+        "base/seed0",
+        "other=3/seed0",
+        "strength=1/seed0",
+    ]
+    changed = {cell: tomllib.loads((out / cell / "seed0" / "recipe.toml").read_text()) for cell in ("base", "other=3")}
+    assert changed["base"]["settings"] | {"other": 3} == changed["other=3"]["settings"]
+    assert changed["base"]["settings"]["strength"] == 2.0
+    base, other = (result_of(out / cell / "seed0") for cell in ("base", "other=3"))
+    first, second, _ = printed.strip().split("\n\n")
+    assert [line.split()[:3] for line in first.splitlines()[2:]] == [
+        ["1", "–", "–"],
+        ["2", "(base)", f"{base['acc']:.2f}"],
+    ]
+    assert [line.split()[:2] for line in second.splitlines()[2:]] == [["1", "(base)"], ["3", f"{other['acc']:.2f}"]]
+    assert base["accuracy"] == other["accuracy"]  # it has no effect
+
+    before = contents(out)
+    (plugin / "sweptmethod.py").write_text(PLUGIN.replace('raise RuntimeError("out of ideas")', "pass"))
+    code, lines, err = codecl(capsys, *command, "--grid", "--json")
+    assert (code, err) == (0, "")
+    *events, last = [json.loads(line) for line in lines.splitlines()]
+    assert {event["run"] for event in events} == {"strength=1/seed0", "strength=1,other=3/seed0"}
+    assert next(event["event"] for event in events if event["run"] == "strength=1/seed0") == "resume"
+    assert last["cells"] == {
+        "strength=1": {"strength": 1, "other": 1},
+        "strength=1,other=3": {"strength": 1, "other": 3},
+        "base": {"strength": 2, "other": 1},
+        "other=3": {"strength": 2, "other": 3},
+    }
+    assert last["runs"] == [f"{cell}/seed0" for cell in last["cells"]]
+    assert last["results"] == [result_of(out / run) for run in last["runs"]]
+    assert last["failures"] == []
+    after = contents(out)
+    assert all(after[file] == kept for file, kept in before.items() if not file.startswith("strength=1/"))
+    assert [event["event"] for event in log_of(out / "strength=1" / "seed0")].count("resume") == 1
+
+    code, _, err = codecl(capsys, *command, "--set", "lr=0.5")
+    assert code == 2
+    assert "training.lr: 0.5 here" in err
+    assert contents(out) == after
+
+
+def test_nothing_is_written_if_one_of_the_cells_cannot_be(tmp_path, capsys, plugin):
+    out = tmp_path / "s"
+    command = ("sweep", "--method", "sweptmethod:Mine", "--vary", "strength=-1,1", *TINY, "--out", out)
+    code, printed, err = codecl(capsys, *command)
+    assert (code, printed) == (2, "")
+    assert err == "codecl: sweptmethod:Mine: strength must not be negative\n"
+    assert not out.exists()
