@@ -1,4 +1,4 @@
-"""``make bench``: prints ratios and writes them to ``benchmarks/out/``."""
+"""``make bench``: prints ratios and writes them to ``perf/out/``."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ OUT = Path(__file__).parent / "out"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m perf", description=__doc__)
     parser.add_argument(
         "parts",
         nargs="*",
