@@ -198,7 +198,7 @@ def test_state_dict_loads_into_a_bare_model_and_back():
     until("in the middle", method, torch.optim.SGD(model.parameters(), lr=0.05))
     bare.load_state_dict(model.state_dict(), strict=True)
     with torch.no_grad():
-        for change in method._changes[-1].values():
+        for change in method.per_task.effective[-1].values():
             change.M.zero_()
         assert_close(model(DATA[0]), bare(DATA[0]))
         for parameter in bare.parameters():

@@ -22,7 +22,7 @@ X = torch.randn(5, 8, generator=seeded(3), dtype=torch.float64)
 def learned(model, **settings):
     method = CodeCL(model, **{"aperture": 1e3, "free_dims": 3, "overlap": 0.0} | settings)
     learn(method, TASKS)
-    assert all(method._changes[1:])
+    assert all(method.per_task.effective[1:])
     return method
 
 

@@ -124,7 +124,7 @@ class Watcher(Method):
         self.seen, self.ended = [], []
 
     def after_step(self):
-        self.seen.append((self.batch, self.position, self.progress))
+        self.seen.append((self.batch, self.progress))
 
     def end_epoch(self):
         self.ended.append(self.batch)
@@ -140,9 +140,8 @@ def test_watched_batches_are_seen_where_they_are_learned_from():
     for x, y in method.watch(loader, epoch=1, epochs=2):
         backward(network, x, y)
         optimizer.step()
-    assert [seen is given for (seen, _, _), given in zip(method.seen, loader, strict=True)] == [True] * 4
-    assert [position for _, position, _ in method.seen] == [0.0, 0.25, 0.5, 0.75]
-    assert [progress for _, _, progress in method.seen] == [0.5, 0.625, 0.75, 0.875]
+    assert [seen is given for (seen, _), given in zip(method.seen, loader, strict=True)] == [True] * 4
+    assert [progress for _, progress in method.seen] == [0.5, 0.625, 0.75, 0.875]
     assert len(method.ended) == 1
     assert method.ended[0] is loader[-1]
     with pytest.raises(RuntimeError, match=r"for batch in method\.watch\(loader\)"):
@@ -158,7 +157,7 @@ def test_batches_may_come_from_a_loader_that_does_not_know_how_many_there_are():
     method = Watcher(model())
     seen = list(method.watch(DataLoader(Streamed())))
     assert [float(x.sum()) for x in seen] == [float(batch(i)[0][0].sum()) for i in (0, 1)]
-    assert (method.position, method.progress) == (0.0, 0.0)
+    assert method.progress == 0.0
 
 
 def test_a_closure_may_return_a_number():

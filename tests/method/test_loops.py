@@ -60,7 +60,7 @@ def remembering(model: nn.Module, dtype: torch.dtype = torch.float32, **settings
     with torch.no_grad():
         for i, parameter in enumerate(method.parameters()):
             parameter.copy_(normal(i, *parameter.shape).to(dtype) / 5)
-    assert len(method.changes) == 4
+    assert len(method.effective) == 4
     return method
 
 
@@ -88,7 +88,7 @@ def test_autocast_rounds_the_network_and_not_the_projection(dtype):
         cross_entropy(expected.float(), y).backward()
     for name, weight in method.weights.items():
         G = weight.matrices(bare.get_parameter(name).grad).double()
-        U, M = method.changes[name].U.double(), method.changes[name].M.detach().double()
+        U, M = method.effective[name].U.double(), method.effective[name].M.detach().double()
         C = torch.stack([c.dense() for c in method.memory[name]])
         eye = torch.eye(C.shape[-1], dtype=torch.float64)
         wanted = weight.uses[0].parameter(G @ (eye + U @ M.mT @ U.mT) @ (eye - C)).float()
@@ -231,7 +231,7 @@ def test_a_compiled_model_learns_the_same(backend, order):
             with method.task(task), torch.no_grad():
                 shown.append(run(data[0][0]))
         outputs.append(shown)
-        assert len(method._changes[1]) == 3
+        assert len(method.per_task.effective[1]) == 3
     for plain, other in zip(*outputs, strict=True):
         assert_close(other, plain, rtol=1e-9, atol=1e-9)
     assert not torch.equal(outputs[0][0], outputs[0][1])

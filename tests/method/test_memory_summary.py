@@ -42,7 +42,7 @@ def test_the_log_has_what_every_method_remembers(kind):
     method = kind(network(), **SETTINGS.get(kind.name, {}))
     Trainer(method, small_stream(3), Plan(epochs=1), observers=(events.append,)).run()
     told = [event["layers"] for event in events if event["event"] == "task"]
-    assert told[-1] == method.contents() == json.loads(json.dumps(method.contents()))
+    assert told[-1] == method.memory_summary() == json.loads(json.dumps(method.memory_summary()))
     assert [set(layers) for layers in told] == [set(method.weights)] * 3
     for name, weight in method.weights.items():
         of = told[-1][name]
@@ -64,7 +64,7 @@ def test_the_log_has_what_every_method_remembers(kind):
     model.load_state_dict(method.model.state_dict())
     again = kind(model, **SETTINGS.get(kind.name, {}))
     again.load_state_dict(method.state_dict())
-    assert again.contents() == method.contents()
+    assert again.memory_summary() == method.memory_summary()
 
 
 def correlation(batches):
@@ -81,12 +81,12 @@ def test_code_cl_tells_overlap_freed_directions_and_spectrum():
     """The first layer sees the inputs themselves, so that the paper's equations can be written down."""
     method = CodeCL(mlp(), heads=["head"], aperture=A, free_dims=3, overlap=0.0, samples=None)
     learn(method, TASKS[:1])
-    assert {"overlap", "shared"}.isdisjoint(method.contents()["first.weight"])
+    assert {"overlap", "shared"}.isdisjoint(method.memory_summary()["first.weight"])
     learn(method, TASKS[1:2])
     C, B, eye = conceptor(TASKS[0]), conceptor(TASKS[1]), torch.eye(8, dtype=torch.float64)
     both = torch.linalg.inv(torch.linalg.inv(C) + torch.linalg.inv(B) - eye)  # equation 4
     either = eye - torch.linalg.inv(torch.linalg.inv(eye - C) + torch.linalg.inv(eye - B) - eye)  # equation 5
-    of = method.contents()["first.weight"]
+    of = method.memory_summary()["first.weight"]
     assert of["overlap"] == pytest.approx(float(both.trace() / C.trace()), abs=1e-9)
     assert (of["shared"], of["freed"], of["rank"]) == (8, 3, 8)
     assert of["capacity"] == pytest.approx(float(either.trace()) / 8, abs=1e-9)
@@ -98,7 +98,7 @@ def test_code_cl_tells_overlap_freed_directions_and_spectrum():
 def test_nothing_is_freed_below_the_overlap_and_the_overlap_is_told():
     method = CodeCL(mlp(), heads=["head"], aperture=A, free_dims=3, overlap=2.0, samples=None)
     learn(method, TASKS[:2])
-    of = method.contents()["first.weight"]
+    of = method.memory_summary()["first.weight"]
     assert of["freed"] == 0
     assert 0 < of["overlap"] < 1
 
@@ -108,20 +108,20 @@ def test_gpm_counts_its_directions_and_trgp_names_whom_it_trusts():
     learn(method, TASKS[:1])
     shares = torch.linalg.eigvalsh(correlation(TASKS[0])).flip(0).cumsum(0)
     k = int((shares < 0.9 * shares[-1]).sum()) + 1
-    of = method.contents()["first.weight"]
+    of = method.memory_summary()["first.weight"]
     assert (of["rank"], of["bytes"]) == (k, 8 * 8 * k)
     assert of["capacity"] == pytest.approx(k / 8, abs=1e-6)
 
     trusting = TRGP(mlp(), heads=["head"], threshold=0.9, trust=0.0, samples=None)
     learn(trusting, TASKS)
-    changes = trusting._changes[-1]
-    assert {name: of["trusted"] for name, of in trusting.contents().items()} == {
+    changes = trusting.per_task.effective[-1]
+    assert {name: of["trusted"] for name, of in trusting.memory_summary().items()} == {
         name: changes[name].tasks for name in trusting.weights
     }
-    assert sorted(trusting.contents()["first.weight"]["trusted"]) == [0, 1]
+    assert sorted(trusting.memory_summary()["first.weight"]["trusted"]) == [0, 1]
     closed = TRGP(mlp(), heads=["head"], threshold=0.9, trust=1.0, samples=None)
     learn(closed, TASKS[:2])
-    assert closed.contents()["first.weight"]["trusted"] == []
+    assert closed.memory_summary()["first.weight"]["trusted"] == []
 
 
 def test_api_tells_what_it_added():
@@ -129,14 +129,14 @@ def test_api_tells_what_it_added():
     added = []
     for batches in TASKS:
         learn(method, [batches])
-        added.append(method.contents()["first.weight"])
+        added.append(method.memory_summary()["first.weight"])
     assert added[0]["added"] == added[0]["expansion"] == 0
     assert added[1]["added"] == added[1]["expansion"] == method.Phi["first.weight"][0].shape[2] > 0
     assert added[2]["expansion"] == added[1]["added"] + added[2]["added"]
     assert added[0]["rank"] == 8
     method.rho = 0.0
     learn(method, TASKS[:1])
-    of = method.contents()["first.weight"]
+    of = method.memory_summary()["first.weight"]
     assert (of["added"], of["expansion"]) == (0, added[2]["expansion"])
 
 
@@ -197,25 +197,21 @@ class Noting(Method):
 def test_a_method_of_ones_own_adds_a_few_lines():
     method = Noting(mlp(), heads=["head"])
     learn(method, TASKS[:1])
-    first, second = method.contents().values()
+    first, second = method.memory_summary().values()
     assert second == {"shape": [1, 6, 16], "bytes": 0, "letters": 13}
     held = Conceptor.fit(inputs(TASKS[0]), A).capacity
     assert first == {"shape": [1, 16, 8], "bytes": 8 * 64, "capacity": pytest.approx(held, abs=1e-6), "letters": 12}
     method.begin_task(1, TASKS[1])
-    assert method.contents()["first.weight"]["found"] == 1
+    assert method.memory_summary()["first.weight"]["found"] == 1
     again = Noting(mlp(), heads=["head"])
     again.load_state_dict(method.state_dict())
-    assert again._notes == {"first.weight": {"found": 1, "more": [1, 2]}}
+    assert again.notes == {"first.weight": {"found": 1, "more": [1, 2]}}
     again.note("first.weight", found=9)
-    assert method.contents()["first.weight"]["found"] == 1
+    assert method.memory_summary()["first.weight"]["found"] == 1
     method.end_task(TASKS[1])
     method.begin_task(2, TASKS[2])
-    assert method._notes == {"first.weight": {"found": 2}}
-    old = {key: value for key, value in method.state_dict().items() if key != "notes"}  # written by an earlier version
-    again = Noting(mlp(), heads=["head"])
-    again.load_state_dict(old)
-    assert again._notes == {}
+    assert method.notes == {"first.weight": {"found": 2}}
 
 
 def test_what_protects_nothing_has_nothing_to_tell():
-    assert Method(nn.Sequential(nn.Linear(3, 2))).contents() == {}
+    assert Method(nn.Sequential(nn.Linear(3, 2))).memory_summary() == {}

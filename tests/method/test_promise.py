@@ -108,7 +108,7 @@ def test_too_little_overlap_frees_nothing():
     """ε above every possible ratio."""
     method = CodeCL(mlp(), heads=["head"], free_dims=4, overlap=1.0)
     learn(method, [task_data(0), task_data(1)], epochs=1)
-    assert method._changes == [{}, {}]
+    assert method.per_task.effective == [{}, {}]
 
 
 def test_a_new_task_is_learned_as_well_as_by_fine_tuning_where_there_is_room():

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from codecl import CodeCL, Method, MultiHead
 from codecl.method.state import ForeignState
 from codecl.networks import MLP
-from tests.methods.cases import learn, mlp, outputs_of, task_data
+from tests.methods.cases import assert_same, learn, mlp, outputs_of, task_data
 
 TASKS = [task_data(0), task_data(1), task_data(2)]
 X = torch.randn(5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
@@ -88,23 +88,6 @@ class Run:
         return self
 
 
-def assert_same(a, b, path="state"):
-    assert type(a) is type(b), path
-    if isinstance(a, torch.Tensor):
-        assert a.dtype == b.dtype, path
-        assert torch.equal(a, b), path
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys(), path
-        for key in a:
-            assert_same(a[key], b[key], f"{path}.{key}")
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b), path
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_same(x, y, f"{path}.{i}")
-    else:
-        assert a == b, path
-
-
 @pytest.mark.parametrize("guard_first", [False, True], ids=["load then guard", "guard then load"])
 @pytest.mark.parametrize(
     "stops", [{(0, "end")}, {(1, "end")}, {(0, 2)}, {(1, 3)}, {(0, 1), (0, "end"), (1, 2), (1, 5), (2, 4)}]
@@ -121,7 +104,10 @@ def test_training_on_is_training_that_never_stopped(network, optimizer, stops, g
     flags = [[p.requires_grad for p in run.model.parameters()] for run in (resumed, through)]
     assert flags[0] == flags[1]
     assert not any(
-        p.requires_grad for of in resumed.method._changes for change in of.values() for p in change.parameters()
+        p.requires_grad
+        for of in resumed.method.per_task.effective
+        for change in of.values()
+        for p in change.parameters()
     )
 
 
@@ -136,15 +122,15 @@ def test_a_state_is_made_of_tensors_by_parameter_name():
     state = method.state_dict()
     assert state["weights"] == {"first.weight": [1, 16, 8], "second.weight": [1, 6, 16]}
     assert state["tasks"] == [0, 1]
-    assert not state["open"]
-    assert list(state["memory"]) == ["first.weight", "second.weight"]
-    (factor,) = state["memory"]["first.weight"]
+    assert not state["learning"]
+    assert list(state["memory"]["factors"]) == ["first.weight", "second.weight"]
+    (factor,) = state["memory"]["factors"]["first.weight"]
     Q = factor @ factor.mT
     C = Q @ torch.linalg.inv(torch.eye(8, dtype=torch.float64) + Q)
     assert (C - method.memory["first.weight"][0].dense()).abs().max() < 1e-12
-    assert [sorted(own) for own in state["own"]] == [["head.bias", "head.weight"]] * 2
-    assert state["changes"][0] == {}
-    assert torch.equal(state["changes"][1]["first.weight"]["M"], method._changes[1]["first.weight"].M)
+    assert [sorted(own) for own in state["per_task"]] == [["head.bias", "head.weight"]] * 2
+    assert state["effective"][0] == {}
+    assert torch.equal(state["effective"][1]["first.weight"]["M"], method.per_task.effective[1]["first.weight"].M)
 
 
 def test_a_state_does_not_change_when_training_goes_on():
@@ -170,6 +156,10 @@ def without(state, *path):
     return state
 
 
+def swapped(factors):
+    return factors | {"first.weight": factors["second.weight"]}
+
+
 def other_shape():
     torch.manual_seed(1)
     model = mlp()
@@ -186,14 +176,14 @@ def other_head():
 FOREIGN = {
     "not a state": (lambda s: {"weights": {}}, "not the state of a codecl method"),
     "not a mapping": (lambda s: [1], "not the state of a codecl method"),
-    "another version": (lambda s: {**s, "format": 99}, "format 99; this version of codecl reads format 1"),
+    "another version": (lambda s: {**s, "format": 99}, "format 99; this version of codecl reads format 2"),
     "another method": (lambda s: {**s, "method": "gpm"}, "of method 'gpm', this one is 'code-cl'"),
     "no memory": (lambda s: without(s, "memory"), r"incomplete: it lacks \['memory'\]"),
-    "no memory of one layer": (lambda s: without(s, "memory", "second.weight"), "lacks 'second.weight'"),
-    "a change without M": (lambda s: without(s, "changes", 1, "first.weight", "M"), "lacks 'M'"),
-    "a task short of changes": (lambda s: without(s, "changes", 1), "incomplete: it names 2 tasks"),
-    "a task short of heads": (lambda s: without(s, "own", 0), "incomplete: it names 2 tasks"),
-    "a head without bias": (lambda s: without(s, "own", 1, "head.bias"), r"'head.bias' is \[3\] here and absent"),
+    "no memory of one layer": (lambda s: without(s, "memory", "factors", "second.weight"), "lacks 'second.weight'"),
+    "a change without M": (lambda s: without(s, "effective", 1, "first.weight", "M"), "lacks 'M'"),
+    "a task short of changes": (lambda s: without(s, "effective", 1), "incomplete: it names 2 tasks"),
+    "a task short of heads": (lambda s: without(s, "per_task", 0), "incomplete: it names 2 tasks"),
+    "a head without bias": (lambda s: without(s, "per_task", 1, "head.bias"), r"'head.bias' is \[3\] here and absent"),
     "another shape": (
         lambda s: learned(other_shape()).state_dict(),
         r"another model.*'second.weight' is \[1, 6, 16\] here and \[1, 5, 16\] in the state",
@@ -208,11 +198,11 @@ FOREIGN = {
     ),
     "other policies": (lambda s: learned(bias="per-task").state_dict(), r"'first.bias' is absent here and \[16\]"),
     "directions of another width": (
-        lambda s: {**s, "memory": s["memory"] | {"first.weight": s["memory"]["second.weight"]}},
+        lambda s: {**s, "memory": {"factors": swapped(s["memory"]["factors"])}},
         r"'first.weight' has directions of \[16\] inputs in the state, and of \[8\] here",
     ),
     "changes of another width": (
-        lambda s: {**s, "changes": [{}, {"first.weight": s["changes"][1]["second.weight"]}]},
+        lambda s: {**s, "effective": [{}, {"first.weight": s["effective"][1]["second.weight"]}]},
         r"'first.weight' has directions of \[16\] inputs in the state, and of \[8\] here",
     ),
 }
@@ -223,11 +213,9 @@ def test_a_foreign_state_is_refused_and_changes_nothing(what):
     spoil, message = FOREIGN[what]
     method = learned()
     before, outputs = copy.deepcopy(method.state_dict()), [outputs_of(method, task, X) for task in range(2)]
-    projections = [weight.projection for weight in method.weights.values()]
     with pytest.raises(ForeignState, match=message):
         method.load_state_dict(spoil(learned(tasks=2).state_dict()))
     assert_same(method.state_dict(), before)
-    assert [weight.projection for weight in method.weights.values()] == projections
     for task in range(2):
         assert torch.equal(outputs_of(method, task, X), outputs[task])
 
@@ -262,7 +250,7 @@ def test_bytes_are_those_of_the_stored_tensors(tasks):
     method = learned(tasks=tasks)
     state = method.state_dict()
     assert method.bytes()["memory"] == sum(t.numel() * t.element_size() for t in stored(state))
-    of_tasks = sum(t.numel() * t.element_size() for t in stored([state["own"], state["changes"]]))
+    of_tasks = sum(t.numel() * t.element_size() for t in stored([state["per_task"], state["effective"]]))
     assert method.bytes()["per_task"] == of_tasks // max(tasks, 1)
     if tasks == 2:  # heads of 6·3 + 3, mixings of 3·3 over 8 and 16 inputs, all of 8 bytes
         assert of_tasks == 8 * (2 * 21 + (8 + 3) * 3 + (16 + 3) * 3)

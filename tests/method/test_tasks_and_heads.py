@@ -31,7 +31,7 @@ def by_hand(method, position, head):
     """The MLP of ``cases`` on effective weights formed as ``W + W U M Uᵀ``."""
     model, weights = method.model, {}
     for name, weight in method.weights.items():
-        W, change = weight.parameter.detach(), method._changes[position].get(name)
+        W, change = weight.parameter.detach(), method.per_task.effective[position].get(name)
         weights[name] = W if change is None else W + W @ change.U[0] @ change.M[0].detach() @ change.U[0].mT
     h = X @ weights["first.weight"].mT + model.first.bias
     h = torch.tanh(nn.functional.layer_norm(h, (16,), model.norm.weight, model.norm.bias))

@@ -70,3 +70,21 @@ def outputs_of(method: CodeCL, task: int | str, X: Tensor) -> Tensor:
 def drift(now: Tensor, before: Tensor) -> float:
     """The largest change, relative to the size of what was there before."""
     return float((now - before).abs().max() / before.abs().max())
+
+
+def assert_same(a, b, path="state"):
+    """Nested containers with the same tensors, bit by bit."""
+    assert type(a) is type(b), path
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype, path
+        assert torch.equal(a, b), path
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), path
+        for key in a:
+            assert_same(a[key], b[key], f"{path}.{key}")
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b), path
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_same(x, y, f"{path}.{i}")
+    else:
+        assert a == b, path

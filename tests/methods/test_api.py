@@ -377,12 +377,17 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
 
     for what, change, message in (
         ("V", narrower, "'first.weight' has expansions of shapes"),
-        ("V", lambda V: V["first.weight"].clear(), "sees 1 expansions of 'first.weight', of which it has 0"),
+        ("V", lambda V: V["first.weight"].clear(), "'first.weight' has expansions of shapes"),
         ("bases", shorter, "'first.weight' has directions of"),
         ("Phi", lambda Phi: Phi.pop("second.weight"), "incomplete"),
     ):
         with pytest.raises(ForeignState, match=message):
             method.load_state_dict(spoiled(what, change))
         assert torch.equal(outputs_of(method, 1, x), expected)
+    bad = copy.deepcopy(good)
+    bad["effective"][1]["first.weight"]["count"] = 5
+    with pytest.raises(ForeignState, match=r"sees 5 expansions of 'first.weight', of which it has 1"):
+        method.load_state_dict(bad)
+    assert torch.equal(outputs_of(method, 1, x), expected)
     method.load_state_dict(good)
     assert torch.equal(outputs_of(method, 1, x), expected)

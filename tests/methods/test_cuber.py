@@ -163,7 +163,7 @@ def test_without_tasks_that_may_gain_it_is_trgp_to_the_bit(forgets, off_by_one):
             if forgets and isinstance(method, CUBER):
                 method.past_gradients[-1].clear()
         states.append(method.state_dict())
-        assert len(method._changes[2]) == 2
+        assert len(method.per_task.effective[2]) == 2
     for ours, theirs in zip(*(model.parameters() for model in models), strict=True):
         assert torch.equal(ours, theirs)
     for part in ("bases", "chosen"):
@@ -175,8 +175,8 @@ def test_without_tasks_that_may_gain_it_is_trgp_to_the_bit(forgets, off_by_one):
 
 
 def test_readings():
-    assert CUBER.reading("paper") == {}
-    assert CUBER.reading("official") == {"first_rule": "below"}
+    assert CUBER.preset("paper") == {}
+    assert CUBER.preset("official") == {"first_rule": "below"}
 
 
 @pytest.mark.parametrize(
@@ -200,9 +200,9 @@ def test_it_keeps_the_promises_of_all_methods_while_tasks_gain_and_are_demoted()
 
     class Noted(CUBER):
         def end_epoch(self):
-            before = [len(change.gaining()) for change in self._transfers(self.changes).values()]
+            before = [len(change.gaining()) for change in self._transfers(self.effective).values()]
             super().end_epoch()
-            after = [len(change.gaining()) for change in self._transfers(self.changes).values()]
+            after = [len(change.gaining()) for change in self._transfers(self.effective).values()]
             noted.extend(zip(before, after, strict=True))
 
     check_method(lambda model: Noted(model, trust=0.05, threshold=0.8, agreement=-0.1, strength=0.1))

@@ -36,7 +36,7 @@ def test_the_cost_of_change_and_its_gradient(weight_decay):
     O = S[FIRST][:, :1]  # noqa: E741
     held = [{"columns": torch.tensor([0]), "beside": S[FIRST][:, :0]}]
     method.chosen.append({FIRST: held})
-    method._project_out(method.changes)
+    method._project_out(method.effective)
     G = torch.autograd.grad(method.penalty(), W[FIRST])[0]
     D = moved[FIRST] / moved[FIRST].norm()
     assert_close(G, 0.7 * (D if weight_decay else D - D @ O @ O.mT), atol=1e-12, rtol=0)
@@ -49,8 +49,8 @@ def test_the_cost_is_part_of_the_step_and_of_the_loss():
         batches = task_data(1) * 2
         for x, y in method.watch(batches[:3]):
             step(method, optimizer, x, y)
-        method.changes[FIRST].in_R3.fill_(True)
-        method.changes[SECOND].in_R3.fill_(True)
+        method.effective[FIRST].in_R3.fill_(True)
+        method.effective[SECOND].in_R3.fill_(True)
         W = {name: method.model.get_parameter(name) for name in (FIRST, SECOND)}
         before = {name: value.detach().clone() for name, value in W.items()}
         for x, y in method.watch(batches[3:]):
@@ -82,12 +82,12 @@ def test_demotion_protects_what_was_open_and_stays():
     project = lambda name: method.weights[name].projection(A[name])  # noqa: E731
     assert all(torch.equal(project(name), A[name]) for name in A)
     demote(method, names=[SECOND])
-    assert [method.changes[name].in_R3.tolist() for name in (FIRST, SECOND)] == [[True], [False]]
+    assert [method.effective[name].in_R3.tolist() for name in (FIRST, SECOND)] == [[True], [False]]
     assert torch.equal(project(FIRST), A[FIRST])
     (B,) = method.memory[SECOND]
     assert_close(project(SECOND), B.remove(A[SECOND]), atol=1e-12, rtol=0)
     demote(method, names=[SECOND])  # it agrees again
-    assert [method.changes[name].in_R3.tolist() for name in (FIRST, SECOND)] == [[True], [False]]
+    assert [method.effective[name].in_R3.tolist() for name in (FIRST, SECOND)] == [[True], [False]]
     assert_close(project(SECOND), B.remove(A[SECOND]), atol=1e-12, rtol=0)
 
 
@@ -96,35 +96,35 @@ def test_demotion_looks_at_the_gradient_of_the_last_batch_through_effective_weig
     for x, y in method.watch(task_data(1)):
         step(method, optimizer, x, y)
         seen = x, y
-    method.changes[FIRST].in_R3.fill_(True)
+    method.effective[FIRST].in_R3.fill_(True)
     bare = mlp()
     bare.load_state_dict(method.model.state_dict())
     effective = {name: method.weights[name].effective().requires_grad_() for name in (FIRST, SECOND)}
     assert (effective[FIRST] - method.model.get_parameter(FIRST)).abs().max() > 1e-4
     cross_entropy(torch.func.functional_call(bare, effective, (seen[0],)), seen[1]).backward()
-    (S,), (Q,) = method.changes[FIRST].bases, method.changes[FIRST].Q
+    (S,), (Q,) = method.effective[FIRST].bases, method.effective[FIRST].Q
     change = torch.eye(8, dtype=torch.float64) + S[0] @ (Q[0].detach() - torch.eye(len(Q[0]))) @ S[0].mT
     G = effective[FIRST].grad @ change.mT
     for shift, stays in ((-1e-6, False), (1e-6, True)):
-        method.changes[FIRST].in_R3.fill_(True)
+        method.effective[FIRST].in_R3.fill_(True)
         g = normal(generator(3), *G.shape)
         g = g - (g * G).sum() / G.square().sum() * G  # at right angles to G
         method.past_gradients[0][FIRST] = (g + shift * G * g.norm() / G.norm()).unsqueeze(0)
         for _ in method.watch([task_data(0)[0], seen]):
             pass
-        assert method.changes[FIRST].in_R3.tolist() == [stays]
+        assert method.effective[FIRST].in_R3.tolist() == [stays]
 
 
 def test_a_layer_without_gradient_in_the_last_batch_keeps_its_regime():
     method, _ = gaining()
     method.gradients = lambda batches: {}
     demote(method)
-    assert all(change.in_R3.all() for change in method.changes.values())
+    assert all(change.in_R3.all() for change in method.effective.values())
     method.gradients = lambda batches: {
         name: torch.zeros(method.weights[name].shape).double() for name in (FIRST, SECOND)
     }
     demote(method)
-    assert all(change.in_R3.all() for change in method.changes.values())
+    assert all(change.in_R3.all() for change in method.effective.values())
 
 
 @pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.9, 0.1)])
@@ -134,8 +134,8 @@ def test_after_demotion_nothing_moves_in_what_is_protected(momentum, weight_deca
     start = inside()
     for x, y in method.watch(task_data(1)):
         step(method, optimizer, x, y)
-    method.changes[FIRST].in_R3.fill_(True)
-    method.changes[SECOND].in_R3.fill_(True)
+    method.effective[FIRST].in_R3.fill_(True)
+    method.effective[SECOND].in_R3.fill_(True)
     demote(method)
     before = inside()
     assert all((before[name] - start[name]).abs().max() > 1e-4 for name in before)

@@ -244,8 +244,8 @@ def test_a_bad_setting_is_named_and_leaves_the_model_alone(argument, value, expe
 
 
 def test_readings_and_a_threshold_that_does_not_grow():
-    assert DFGP.reading("paper") == {}
-    assert DFGP.reading("official") == {"first_rule": "below", "swapped": True}
+    assert DFGP.preset("paper") == {}
+    assert DFGP.preset("official") == {"first_rule": "below", "swapped": True}
     method = DFGP(mlp(), heads=["head"])
     assert (set(method.threshold.values()), method.increment, method.first_rule) == ({0.95}, 0.0, "reach")
 

@@ -155,8 +155,8 @@ def test_wrong_settings_are_refused(wrong, message):
 
 
 def test_the_published_reading_has_the_published_reservoir():
-    assert ER.reading("official") == {"reservoir": "published"}
-    assert ER.reading("paper") == {}
+    assert ER.preset("official") == {"reservoir": "published"}
+    assert ER.preset("paper") == {}
 
 
 def test_it_keeps_every_promise():

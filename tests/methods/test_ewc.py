@@ -237,7 +237,7 @@ def test_a_state_of_another_model_is_refused():
     state = method.state_dict()
     with pytest.raises(ForeignState, match=r"the state holds .*norm.bias.*; this model shares"):
         EWC(mlp(norm=False), heads=["head"]).load_state_dict(state)
-    state["memory"]["first.bias"]["F"] = torch.zeros(3)
+    state["memory"]["penalty"]["first.bias"]["F"] = torch.zeros(3)
     with pytest.raises(ForeignState, match=r"'first.bias' is \[16\] here and \[3\] in the state"):
         method.load_state_dict(state)
 
@@ -346,8 +346,8 @@ def test_settings_that_cannot_be(wrong):
 
 
 def test_the_published_reading():
-    assert EWC.reading("official") == {"fisher_mode": "train"}
-    assert EWC.reading("paper") == {}
+    assert EWC.preset("official") == {"fisher_mode": "train"}
+    assert EWC.preset("paper") == {}
 
 
 def test_it_keeps_every_promise():

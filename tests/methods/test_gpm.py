@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from codecl.methods.gpm import GPM
 from tests.algebra import dense
-from tests.methods.cases import learn, mlp, task_data, train
+from tests.methods.cases import assert_same, learn, mlp, task_data, train
 from tests.methods.gpm_reference import LAYERS, SlowGPM, images, networks, one_layer, projector, streams
 
 few = settings(max_examples=10)
@@ -167,8 +167,8 @@ def test_a_loaded_state_projects():
 
 
 def test_readings():
-    assert GPM.reading("paper") == {}
-    assert GPM.reading("official") == {"first_rule": "below"}
+    assert GPM.preset("paper") == {}
+    assert GPM.preset("official") == {"first_rule": "below"}
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_state_with_other_bases_is_refused_and_changes_nothing(spoil, message)
     learn(method, [task_data(0)])
     state = copy.deepcopy(method.state_dict())
     spoil(state["memory"]["bases"])
-    before = method.memory
+    before = copy.deepcopy(method.state_dict())
     with pytest.raises(ValueError, match=message):
         method.load_state_dict(state)
-    assert method.memory is before
+    assert_same(method.state_dict(), before)

@@ -151,8 +151,8 @@ def test_how_far_an_epoch_has_come(loader, by_batches, by_inputs):
             found = [method._s(0) for _ in method.watch(loader)]
             assert found == pytest.approx([0.1 + 9.9 * position for position in expected])
         method.detach()
-    assert HAT.reading("official") == {"annealing": "inputs"}
-    assert HAT.reading("paper") == {}
+    assert HAT.preset("official") == {"annealing": "inputs"}
+    assert HAT.preset("paper") == {}
 
 
 def harden(method, of=3):
@@ -359,12 +359,12 @@ def test_an_export_holds_the_masks_and_has_no_hooks(network):
 def test_a_change_says_the_same_of_rows_and_of_weights():
     method = HAT(Stack().double(), heads=["head"], smax=2.0)
     method.begin_task(0)
-    change = method.changes["c.weight"]
+    change = method.effective["c.weight"]
     assert isinstance(change, Masked)
     W, X = torch.randn(1, 5, 24, dtype=torch.float64), torch.randn(3, 24, dtype=torch.float64)
     assert_close(change.rows(X) @ W[0].mT, X @ change.weight(W)[0].mT)
-    assert method.changes["a.weight"].weight(W) is W
-    assert method.changes["a.weight"].rows(X) is X
+    assert method.effective["a.weight"].weight(W) is W
+    assert method.effective["a.weight"].rows(X) is X
 
 
 def test_new_heads_are_masked_and_a_restored_method_goes_on_alike():

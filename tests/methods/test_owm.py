@@ -238,6 +238,6 @@ def test_updated_after_tasks_it_learns_the_first_as_fine_tuning_and_remembers_ba
 
 
 def test_the_readings():
-    assert OWM.reading("paper") == {}
-    assert OWM.reading("official") == {"patch_stride": 2, "clip": 10.0}
-    OWM(mlp(), **OWM.reading("official"))
+    assert OWM.preset("paper") == {}
+    assert OWM.preset("official") == {"patch_stride": 2, "clip": 10.0}
+    OWM(mlp(), **OWM.preset("official"))

@@ -154,15 +154,17 @@ def test_the_best_epoch_is_restored_with_its_projector():
     method.guard(optimizer)
     method.begin_task(0)
     train(method.model, batches, optimizer, epochs=1)
-    best, kept = method.learning_state(), {name: P.clone() for name, P in method.memory.items()}
+    best, kept = method.state_dict(within_task=True), {name: P.clone() for name, P in method.memory.items()}
     train(method.model, batches, optimizer, epochs=2)
     assert not torch.equal(method.memory["first.weight"], kept["first.weight"])
-    method.load_learning_state(best)
+    method.load_state_dict(best)
     for name, weight in method.weights.items():
         assert torch.equal(method.memory[name], kept[name])
         assert torch.equal(weight.projection.matrix, kept[name])
     train(method.model, batches, optimizer, epochs=1)
-    assert torch.equal(best[0], kept["first.weight"])  # a snapshot stays what it was
+    assert torch.equal(
+        best["memory"]["task"]["P"]["first.weight"], kept["first.weight"]
+    )  # a snapshot stays what it was
 
 
 def test_an_open_task_goes_on_from_a_saved_state():

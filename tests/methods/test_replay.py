@@ -258,7 +258,7 @@ def test_a_head_that_is_held_all_the_same_is_noticed():
             super().begin_task(task, loader)
             self.model.heads[0].weight.requires_grad_(False)
 
-    with pytest.raises(AssertionError, match=r"\['heads.0.weight'\] do not train, though holds_heads = False"):
+    with pytest.raises(AssertionError, match=r"\['heads.0.weight'\] do not train, though freezes_heads = False"):
         check_other_heads_are_untouched(Holds)
 
 
@@ -383,6 +383,6 @@ def test_batches_whose_samples_cannot_be_kept_are_refused(make, change, message)
         method.objective(good).backward()
         if i == 0:
             optimizer.step()
-    method._batch, method._new = other, [other]
+    method._batch, method.new_batches = other, [other]
     with pytest.raises((TypeError, ValueError), match=message):
         method.after_step()

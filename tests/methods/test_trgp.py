@@ -30,7 +30,7 @@ def test_three_tasks_end_as_the_equations_do(model, rule, off_by_one, most_trust
     method = TRGP(model, heads=["head"], threshold=0.7, increment=0.05, samples=None, gradient_samples=None, **shared)
     run_beside(slow, method)
     assert any(slow.views[2][0].values())  # some layer is scaled
-    change = next(iter(method._changes[2].values()))
+    change = next(iter(method.per_task.effective[2].values()))
     assert (change.Q[0] - torch.eye(change.Q[0].shape[1])).abs().max() > 1e-3
 
 
@@ -87,9 +87,9 @@ def test_gradients_are_those_of_the_bare_network_and_only_that_of_the_weight_is_
     method = TRGP(model, heads=["head"], threshold=0.7, trust=0.05, samples=None, off_by_one=off_by_one)
     learn_two_begin_third(method)
     bare.load_state_dict(model.state_dict())
-    assert method.changes.keys() == {f"{name}.weight" for name in LAYERS}
+    assert method.effective.keys() == {f"{name}.weight" for name in LAYERS}
     effective, Q = {}, {}
-    for name, change in method.changes.items():
+    for name, change in method.effective.items():
         parts, Q[name] = [], [q.detach().clone().requires_grad_() for q in change.Q]
         for i, W in enumerate(bare.get_parameter(name).chunk(method.weights[name].shape[0])):
             W = W.flatten(1)
@@ -104,7 +104,7 @@ def test_gradients_are_those_of_the_bare_network_and_only_that_of_the_weight_is_
         patch.setattr(layers_weight, "_cheaper_on_inputs", lambda weight, _: on_inputs and weight.change.on_inputs)
         cross_entropy(model(x), y).backward()
     cross_entropy(torch.func.functional_call(bare, effective, (x,)), y).backward()
-    for name, change in method.changes.items():
+    for name, change in method.effective.items():
         for ours, theirs in zip(change.Q, Q[name], strict=True):
             assert_close(ours.grad, theirs.grad, atol=1e-12, rtol=0)
             assert ours.grad.abs().max() > 1e-9
@@ -200,7 +200,7 @@ def test_a_task_that_feeds_a_layer_nothing_has_no_directions_there():
         learn(method, tasks)
         empty = tasks.index(zeros)
         assert own_bases(method, empty, FIRST)[0].shape == (8, 0)
-        assert method._changes[2][FIRST].tasks == [1 - empty]
+        assert method.per_task.effective[2][FIRST].tasks == [1 - empty]
 
 
 def test_nothing_is_trusted_is_gpm_with_pooled_directions():
@@ -217,9 +217,9 @@ def test_nothing_is_trusted_is_gpm_with_pooled_directions():
 
 
 def test_readings():
-    assert TRGP.reading("paper") == {}
+    assert TRGP.preset("paper") == {}
     published = {"first_rule": "below", "off_by_one": True, "gate": "first", "closed": ("*shortcut*",)}
-    assert TRGP.reading("official") == published
+    assert TRGP.preset("official") == published
     TRGP(mlp(), heads=["head"], **published)
 
 
@@ -251,4 +251,4 @@ def test_it_keeps_the_promises_of_all_methods_while_it_scales():
         return made[-1]
 
     check_method(make)
-    assert sum(len(of) for method in made for of in method._changes) > len(made)
+    assert sum(len(of) for method in made for of in method.per_task.effective) > len(made)

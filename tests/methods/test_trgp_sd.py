@@ -15,7 +15,7 @@ from codecl.method.state import ForeignState
 from codecl.methods import TRGP, TRGPSD
 from tests.algebra import dense
 from tests.algebra.cases import generator, normal, orthonormal
-from tests.methods.cases import FIRST, SECOND, learn, mlp, task_data
+from tests.methods.cases import FIRST, SECOND, assert_same, learn, mlp, task_data
 from tests.methods.gpm_reference import LAYERS, networks, one_layer, projector, streams
 from tests.methods.trgp_reference import SlowSD, intersection, numbers_in_memory, reloaded, run_beside, tensors_in
 
@@ -113,7 +113,7 @@ def test_full_plasticity_is_trgp():
     options = {"heads": ["head"], "threshold": 0.7, "trust": 0.05}
     for method in (TRGP(models[0], **options), TRGPSD(models[1], plasticity=1.0, **options)):
         learn(method, [task_data(task) for task in range(3)])
-        assert len(method._changes[2]) == 2
+        assert len(method.per_task.effective[2]) == 2
     for ours, theirs in zip(*(model.parameters() for model in models), strict=True):
         assert_close(ours, theirs, atol=1e-10, rtol=0)
 
@@ -154,7 +154,7 @@ def test_the_split_comes_back_to_the_bit():
 def test_bytes_by_hand():
     """As TRGP, and the directions that are shared."""
     method = learned()
-    scaled = sum(S.shape[2] ** 2 for of in method._changes for change in of.values() for S in change.bases)
+    scaled = sum(S.shape[2] ** 2 for of in method.per_task.effective for change in of.values() for S in change.bases)
     own = 8 * (scaled + 3 * sum(p.numel() for p in method.model.head.parameters()))
     stable = sum(shared.numel() for several in method.stable.values() for shared in several)
     assert stable > 0
@@ -183,21 +183,21 @@ FOREIGN = [
 def test_a_foreign_state_is_refused_and_changes_nothing(spoil, message):
     method = learned()
     state = reloaded(method.state_dict())
-    state["changes"] = [{} for _ in state["changes"]]
+    state["effective"] = [{} for _ in state["effective"]]
     spoil(state["memory"])
-    kept = method.memory, method.chosen, method.stable
+    before = reloaded(method.state_dict())
     with pytest.raises(ValueError, match=message) as refused:
         method.load_state_dict(state)
     assert isinstance(refused.value, ForeignState) or "orthonormal" in message
-    assert all(a is b for a, b in zip(kept, (method.memory, method.chosen, method.stable), strict=True))
+    assert_same(method.state_dict(), before)
 
 
 # Settings, and what every method promises.
 
 
 def test_readings():
-    assert TRGPSD.reading("paper") == {}
-    assert TRGPSD.reading("official") == TRGP.reading("official")
+    assert TRGPSD.preset("paper") == {}
+    assert TRGPSD.preset("official") == TRGP.preset("official")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_it_keeps_the_promises_of_all_methods_while_it_scales_and_shares():
 
     check_method(make)
     whole = [method for method in made if len(method.chosen) == 3]
-    assert all(len(method._changes[2]) == 3 for method in whole)
+    assert all(len(method.per_task.effective[2]) == 3 for method in whole)
     for method in whole:
         assert any(
             0 < U.shape[1] < B.rank

@@ -11,7 +11,7 @@ from torch import nn
 
 from codecl.method.state import ForeignState
 from codecl.methods import CUBER, TRGP, TRGPSD
-from tests.methods.cases import FIRST, learn, mlp, outputs_of, task_data
+from tests.methods.cases import FIRST, assert_same, learn, mlp, outputs_of, task_data
 from tests.methods.gpm_reference import LAYERS, images, networks
 from tests.methods.trgp_reference import (
     learn_two_begin_third,
@@ -40,7 +40,7 @@ def test_directions_and_scalings_come_back_to_the_bit(model, off_by_one, within_
             for ours, theirs in zip(own_bases(fresh, task, name), own_bases(method, task, name), strict=True):
                 assert torch.equal(ours, theirs)
         for task in range(3):
-            ours, theirs = fresh._changes[task].get(name), method._changes[task].get(name)
+            ours, theirs = fresh.per_task.effective[task].get(name), method.per_task.effective[task].get(name)
             assert (ours is None) == (theirs is None) == (task == 0)
             if ours is not None:
                 assert ours.tasks == theirs.tasks
@@ -60,7 +60,7 @@ def test_bytes_by_hand(dtype, size, off_by_one):
     method = TRGP(mlp(dtype=dtype), heads=["head"], threshold=0.7, trust=0.05, off_by_one=off_by_one)
     tasks = [task_data(task, dtype=dtype) for task in range(3)]
     learn(method, tasks)
-    scaled = sum(S.shape[2] ** 2 for of in method._changes for change in of.values() for S in change.bases)
+    scaled = sum(S.shape[2] ** 2 for of in method.per_task.effective for change in of.values() for S in change.bases)
     assert scaled > 0
     head = sum(p.numel() for p in method.model.head.parameters())
     own = size * (scaled + 3 * head)
@@ -90,11 +90,11 @@ FOREIGN = [
     (lambda s: s["memory"]["chosen"][0].update(other=[]), "it lacks 'other'"),
     (lambda s: s["memory"]["bases"][FIRST].append(torch.eye(8)), r"of \[8, 8\] inputs in the state"),
     (lambda s: s["memory"]["bases"].update({FIRST: [torch.eye(7)]}), r"of \[7\] inputs in the state"),
-    (lambda s: s["changes"][2][FIRST].update(tasks=[0, 7]), r"'first.weight' trusts the tasks \[7\] .* memory has 2"),
-    (lambda s: s["changes"][2][FIRST].update(tasks=[-1, 0]), r"trusts the tasks \[-1\]"),
-    (lambda s: s["changes"][2][FIRST]["Q"].pop(), "'first.weight' has Q of shape .* its tasks need"),
-    (lambda s: s["changes"][2][FIRST].update(Q=[torch.eye(2)] * 2), r"has Q of shape \[\[2, 2\], \[2, 2\]\]"),
-    (lambda s: s["changes"][2][FIRST].pop("tasks"), "it lacks 'tasks'"),
+    (lambda s: s["effective"][2][FIRST].update(tasks=[0, 7]), r"'first.weight' trusts the tasks \[7\] .* memory has 2"),
+    (lambda s: s["effective"][2][FIRST].update(tasks=[-1, 0]), r"trusts the tasks \[-1\]"),
+    (lambda s: s["effective"][2][FIRST]["Q"].pop(), "'first.weight' has Q of shape .* its tasks need"),
+    (lambda s: s["effective"][2][FIRST].update(Q=[torch.eye(2)] * 2), r"has Q of shape \[\[2, 2\], \[2, 2\]\]"),
+    (lambda s: s["effective"][2][FIRST].pop("tasks"), "it lacks 'tasks'"),
     (lambda s: s["memory"]["bases"][FIRST][0].mul_(2), "a subspace needs an orthonormal basis"),
 ]
 
@@ -111,16 +111,14 @@ def within_the_third_task(cls):
 @pytest.mark.parametrize("cls", [TRGP, CUBER, TRGPSD])
 def test_a_foreign_state_is_refused_and_changes_nothing(cls, spoil, message):
     method = within_the_third_task(cls)
-    assert len(method.changes[FIRST].tasks) == 2
+    assert len(method.effective[FIRST].tasks) == 2
     state = reloaded(method.state_dict())
     spoil(state)
-    before, chosen, tasks = method.memory, method.chosen, list(method.tasks)
+    before = reloaded(method.state_dict())
     with pytest.raises(ValueError, match=message) as refused:
         method.load_state_dict(state)
     assert isinstance(refused.value, ForeignState) or "orthonormal" in message
-    assert method.memory is before
-    assert method.chosen is chosen
-    assert method.tasks == tasks
+    assert_same(method.state_dict(), before)
 
 
 class Branches(nn.Module):
@@ -145,7 +143,7 @@ def test_branches_that_a_task_does_not_take(cls):
         learn_watched(method, [task_data(task)])
     ways = [set(of_task) - {"stem.weight"} for of_task in method.chosen]
     assert ways == [{"left.weight"}, {"right.weight"}] * 2
-    trusted = [{name: change.tasks for name, change in of.items()} for of in method._changes]
+    trusted = [{name: change.tasks for name, change in of.items()} for of in method.per_task.effective]
     assert "right.weight" not in trusted[1]
     assert trusted[2]["left.weight"] == [0]
     assert "right.weight" not in trusted[2]

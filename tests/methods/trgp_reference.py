@@ -257,7 +257,7 @@ def assert_same(slow, method):
                 assert ours.shape == theirs.shape
                 assert_close(projector(ours), projector(theirs), atol=1e-8, rtol=0)
         for task, (trusted, Q, _) in enumerate(slow.views):
-            change = method._changes[task].get(name)
+            change = method.per_task.effective[task].get(name)
             assert (change.tasks if change is not None else []) == trusted.get(layer, [])
             for k, j in enumerate(trusted.get(layer, [])):
                 for g, S in enumerate(slow.spaces[j][layer]):

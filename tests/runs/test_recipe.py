@@ -84,7 +84,7 @@ def test_a_recipe_names_every_value():
 def test_later_words_win(tmp_path):
     assert setting_defaults(CodeCL)["aperture"] == 6.0
     assert setting_defaults(CodeCL)["replace"] is False
-    assert CodeCL.reading("official")["replace"] is True
+    assert CodeCL.preset("official")["replace"] is True
     assert make_recipe({"preset": "official"}, {}).settings["replace"] is True  # a preset over the defaults
     assert make_recipe({}, {}).settings["aperture"] == 16.0  # the benchmark's file over the preset
     assert make_recipe({}, {}).training["lr"] == 0.1 != Plan().lr

@@ -463,7 +463,7 @@ def test_events_tell_all_that_a_person_wants_to_see():
     assert last["name"] == "task 1"
     assert last["bytes"] == trainer.method.bytes()
     assert last["bytes"]["memory"] > 0
-    assert last["layers"] == trainer.method.contents() != events[2]["layers"]
+    assert last["layers"] == trainer.method.memory_summary() != events[2]["layers"]
     assert events[2]["accuracy"][1] is None
 
 

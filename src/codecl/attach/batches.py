@@ -35,6 +35,20 @@ def rebatched(batches: Iterable[Any], size: int) -> Iterator[Any]:
         yield waiting
 
 
+def length(loader: Iterable[Any]) -> int | None:
+    """How many batches ``loader`` has, if it says so; a DataLoader over an iterable dataset cannot."""
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def inputs_of(loader: Iterable[Any]) -> int | None:
+    """How many inputs ``loader`` has, if it or its dataset says so."""
+    inputs = getattr(loader, "inputs", None)
+    return inputs if isinstance(inputs, int) else length(getattr(loader, "dataset", ()) or ()) or None
+
+
 def _count(batch: Any) -> int:
     return inputs_in(batch) or 0
 

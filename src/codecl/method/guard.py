@@ -12,16 +12,16 @@ theirs are always projected, as one: whoever clips the gradients of the model al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn, optim
 
 from codecl.attach import ProtectedWeight
-from codecl.method.learning import Closure, Learning
 
 Project = Literal["gradient", "update", "both"]
+Closure = Callable[[], Any]
 
 ADAPTIVE = (
     optim.Adam,
@@ -39,6 +39,15 @@ class UnsafeOptimizer(ValueError):
     """An optimizer whose step would leave the projected space."""
 
 
+class Learner(Protocol):
+    """What a guard tells of its steps: a method."""
+
+    @property
+    def name(self) -> str: ...
+    def learn(self, closure: Closure, parameters: Sequence[nn.Parameter]) -> Any: ...
+    def after_step(self) -> None: ...
+
+
 class Guard:
     """One optimizer and the weights it trains.
 
@@ -52,13 +61,13 @@ class Guard:
         optimizer: optim.Optimizer,
         weights: Mapping[str, ProtectedWeight],
         project: Project | None,
-        learning: Learning,
+        learner: Learner,
     ) -> None:
         if not isinstance(optimizer, optim.Optimizer):
             raise TypeError(f"guard takes a torch.optim.Optimizer; got {type(optimizer).__name__}.")
         if project not in (None, "gradient", "update", "both"):
             raise ValueError(f"project must be 'gradient', 'update' or 'both'; got {project!r}.")
-        self.optimizer, self.project, self.learning = optimizer, project, learning
+        self.optimizer, self.project, self.learner = optimizer, project, learner
         self.weights = {w.parameter: w for w in weights.values() if _group_of(optimizer, w.parameter) is not None}
         self.extras: dict[nn.Parameter, nn.Parameter] = {}
         self.frozen: list[nn.Parameter] = []
@@ -139,11 +148,11 @@ class Guard:
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         if given is None:
             with torch.enable_grad():
-                self.learning.learn(_Done(self.learning.name), parameters)
+                self.learner.learn(_Done(self.learner.name), parameters)
             return args, kwargs
 
         def closure() -> Any:
-            return self.learning.learn(given, parameters)
+            return self.learner.learn(given, parameters)
 
         return ((args[0], closure), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": closure})
 
@@ -178,7 +187,7 @@ class Guard:
             for tensor, old, update in zip(weight.tensors, before, updates, strict=True):
                 tensor.copy_(old + update)
         self._before = {}
-        self.learning.after_step()
+        self.learner.after_step()
 
     def _set_aside(self) -> None:
         """Move the extras of each decaying group into a group of the same settings that does not decay."""

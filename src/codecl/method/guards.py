@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from torch import nn, optim
 
 from codecl.attach import ProtectedWeight
-from codecl.method.guard import Guard, Project
-from codecl.method.learning import Learning
+from codecl.method.guard import Guard, Learner, Project
 
 Extras = Mapping[nn.Parameter, Iterable[nn.Parameter]]
 
@@ -18,15 +17,16 @@ Extras = Mapping[nn.Parameter, Iterable[nn.Parameter]]
 class Guards:
     """The guards in force, and those of optimizers that newer ones replaced."""
 
-    def __init__(self, weights: Mapping[str, ProtectedWeight], learning: Learning) -> None:
-        self._weights, self._learning = weights, learning
+    def __init__(self, weights: Mapping[str, ProtectedWeight], learner: Learner, model: nn.Module | None) -> None:
+        """``model`` is given if the method acts in every step: then all of its parameters are watched."""
+        self._weights, self._learner, self._model = weights, learner, model
         self._in_force: list[Guard] = []
         self._versions: dict[nn.Parameter, int] = {}
         self._replaced: weakref.WeakSet[Guard] = weakref.WeakSet()  # they live as long as their optimizers
 
     def add(self, optimizer: optim.Optimizer, project: Project | None) -> Guard:
         """Guard ``optimizer``; one that trained the same weights before is replaced."""
-        guard = Guard(optimizer, self._weights, project, self._learning)
+        guard = Guard(optimizer, self._weights, project, self._learner)
         for same in [g for g in (*self._in_force, *self._replaced) if g.optimizer is optimizer]:
             same.release()
         self._in_force = [g for g in self._in_force if g.optimizer is not optimizer]
@@ -43,16 +43,16 @@ class Guards:
         return any(guard.steps for guard in self._in_force)
 
     def note_versions(self) -> None:
-        """From here on, a parameter that changes was trained."""
-        parameters = self._learning.model.parameters() if self._learning.takes_part_in_steps else self._protected()
+        """Note the versions of the watched parameters: one that changes later was trained."""
+        parameters = self._protected() if self._model is None else self._model.parameters()
         self._versions = {parameter: parameter._version for parameter in parameters}
 
     def warn_if_left_out(self, task: object) -> None:
-        """Something was trained that the method has to do with, and no guarded optimizer did it."""
+        """Warn if watched parameters were trained and no guarded optimizer did it."""
         if self.stepped or all(parameter._version == was for parameter, was in self._versions.items()):
             return
-        if self._learning.takes_part_in_steps:
-            harm = f"{self._learning.name} took no part in its steps"
+        if self._model is not None:
+            harm = f"{self._learner.name} took no part in its steps"
         elif any(weight.projection is not None for weight in self._weights.values()):
             harm = "Adam or weight decay would have moved old outputs"
         else:

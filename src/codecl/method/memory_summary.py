@@ -8,19 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codecl.attach import Change, Projection, ProtectedWeight
+from codecl.attach import Change as EffectiveWeight
+from codecl.attach import Projection, ProtectedWeight
 from codecl.method.state import size
 
 DIGITS = 6
 POINTS = 32
 
 
-def summary(weight: ProtectedWeight, memory: Any, changes: Sequence[Mapping[str, Change]]) -> dict[str, Any]:
-    """What can be said of a weight whatever the method: its shape, what is stored for it, how much of it is held.
+def summary(weight: ProtectedWeight, memory: Any, effective: Sequence[Mapping[str, EffectiveWeight]]) -> dict[str, Any]:
+    """What can be said of a weight whatever the method: its shape, the bytes stored for it, the share protected.
 
     ``memory`` is the method's ``memory_state()``: what stands there under the name of the weight belongs to it.
     """
-    of_tasks = [of_task[weight.name].state() for of_task in changes if weight.name in of_task]
+    of_tasks = [task[weight.name].state() for task in effective if weight.name in task]
     found: dict[str, Any] = {"shape": list(weight.shape), "bytes": _size_under(weight.name, memory) + size(of_tasks)}
     if type(projection := weight.projection) is Projection:  # what another does to a gradient, its method describes
         found["capacity"] = capacity(projection)

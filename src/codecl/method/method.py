@@ -1,50 +1,87 @@
-"""What every method shares: tasks, heads, norms and biases, guarded optimizers, state. By itself, fine-tuning.
+"""``Method``: what every method shares. By itself it is plain fine-tuning.
 
-A method of one's own is a subclass with a few hooks, all optional: those of ``remembering.py``, for what happens
-between tasks, and those of ``learning.py``, for what happens within a step.
+A user calls ``guard``, ``begin_task``, ``end_task``, ``task``, ``export``, ``state_dict``, ``load_state_dict`` and
+``detach``. A method of one's own is a subclass with a few hooks, all optional:
+
+    examine()                  before anything is attached: refuse a model or a setting
+    prepare(loader)            before a task after the first: the effective weights that the task sees
+    remember(loader)           after a task: fold its inputs into memory and set ``weight.projection``
+    memory_state()             what ``remember`` keeps: nested dicts and lists of tensors, numbers and strings
+    load_memory(state)         the inverse; sets ``weight.projection``
+    effective_weight(name, s)  the inverse of ``EffectiveWeight.state()``
+    describe(name)             numbers about a weight for ``memory_summary``
+    learn(closure, parameters) one step: the gradients it takes
+    penalty()                  a term that is added to the loss of the task
+    after_step()               after the optimizer has stepped
+    end_epoch()                after a pass over the batches that ``watch`` hands out
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn, optim
 
-from codecl.attach import Forward, attach, call_with_first, refuse_wrappers, survey
+from codecl.attach import Change as EffectiveWeight
+from codecl.attach import Forward, Mixing, ProtectedWeight, attach, call_with_first, refuse_wrappers, survey, take
+from codecl.attach.batches import length
 from codecl.attach.survey import Policy
-from codecl.method.guard import Project
+from codecl.method.gradients import Loss, add_gradients, cross_entropy_with_second, mean_gradients
+from codecl.method.guard import Closure, Project
 from codecl.method.guards import Guards
-from codecl.method.learning import Loss
-from codecl.method.per_task import Unprojected
-from codecl.method.remembering import Remembering, Task
-from codecl.method.state import FORMAT, ForeignState, check_state, size
+from codecl.method.memory_summary import summary
+from codecl.method.per_task import PerTask
+from codecl.method.state import FORMAT, ForeignState, check_directions, check_state, size
 from codecl.text import unknown_name
 
+Task = int | str
+Presets = Mapping[str, Mapping[str, Any]]
+STEP_HOOKS = ("learn", "penalty", "after_step")
+"""What only a guarded optimizer tells a method about."""
 
-class Method(Remembering):
-    """Plain fine-tuning, and the frame in which every other method stands.
 
-    ``heads`` names the modules that each task has for itself; those of a ``MultiHead`` are found. ``skip`` names what
-    may train unprotected, ``added`` the parameters that are added to activations, as biases are. ``norm`` and ``bias``
-    say what becomes of the parameters that input correlations do not describe: ``freeze`` after the first task,
-    ``per-task`` copies, or ``free``. ``forward(model, batch)`` says how a batch becomes a call, and
-    ``loss(output, batch)`` what is minimised, for methods that look at gradients themselves.
+class Method:
+    """Plain fine-tuning, and the frame of every other method.
+
+    Args:
+        model: any module; it is attached to until ``detach()``.
+        heads: names of the modules that each task has for itself; the heads of a ``MultiHead`` are found.
+        skip: names of what may train unprotected.
+        added: names of parameters that are added to activations, as biases are.
+        norm: what becomes of normalisation layers after the first task: ``"freeze"``, ``"per-task"`` or ``"free"``.
+        bias: the same for biases.
+        forward: ``forward(model, batch)``, how a batch becomes a call; by default the model of its first element.
+        loss: ``loss(output, batch)``, for methods that compute gradients themselves; by default the cross entropy.
+
+    >>> method = Method(nn.Linear(4, 2))
+    >>> method.begin_task("first")
+    >>> method.end_task()
+    >>> method.tasks
+    ['first']
     """
 
     name: ClassVar[str] = "finetune"
     label: ClassVar[str] = ""
-    """What every table says beside the name."""
+    """Shown beside the name in every table."""
+    presets: ClassVar[Presets] = {"paper": {}, "official": {}}
+    """The settings that make the method what its paper prints, and what its authors' code runs."""
     protects: ClassVar[bool] = False
     plain_first_task: ClassVar[bool] = True
     """Whether the first task is learned exactly as fine-tuning would learn it."""
-    holds_heads: ClassVar[bool] = True
-    """Whether the heads of a multi-head model stand still once their task has been learned."""
+    freezes_heads: ClassVar[bool] = True
+    """Whether the heads of a multi-head model are frozen once their task has been learned."""
     joint: ClassVar[bool] = False
     """Whether all tasks are learned at once. A trainer begins them all, then hands out batches ``(x, y, tasks)``."""
+    samples: int | None = None
+    """How many inputs of a task the method looks at; None for all."""
+    penalty_in_validation: bool = False
+    """Whether early stopping sees the loss with the penalty."""
+    decode: Callable[[int, Tensor], Tensor] | None = None
+    """Set by a trainer: inputs of the task at a position, from what its stream stores and batches have as ``raw``."""
 
     def __init__(
         self,
@@ -59,26 +96,57 @@ class Method(Remembering):
         loss: Loss | None = None,
     ) -> None:
         refuse_wrappers(model)
-        super().__init__(model, survey(model, heads, skip, norm, bias, self.protects, added), forward, loss)
-        self._unprojected = Unprojected(model, self.layers, self.holds_heads)
-        self._guards = Guards(self.weights, self)
+        self.model, self.forward = model, forward
+        self.loss: Loss = cross_entropy_with_second if loss is None else loss
+        self.layers = survey(model, heads, skip, norm, bias, self.protects, added)
+        self.tasks: list[Task] = []
+        self.progress = 0.0
+        """How far the task at hand has come, from 0 to 1, as ``watch`` was told."""
+        self.notes: dict[str, dict[str, Any]] = {}
+        """Plain numbers about weights and the task begun last, for ``memory_summary``."""
+        self.is_learning = False
+        self._batch: Any = None
+        self.examine()
+        self.per_task = PerTask(model, self.layers, self.freezes_heads)
+        acts = any(getattr(type(self), hook) is not getattr(Method, hook) for hook in STEP_HOOKS)
+        self._guards = Guards(self.weights, self, model if acts else None)
         self._attached = True
         self._take_back = attach(model, self.weights)
 
-    # What a user calls.
+    # Readings.
+
+    @classmethod
+    def preset(cls, name: str) -> dict[str, Any]:
+        """The settings of the preset ``name``, ``paper`` or ``official``."""
+        if name not in cls.presets:
+            raise ValueError(unknown_name("preset", name, cls.presets))
+        return dict(cls.presets[name])
+
+    @classmethod
+    def paper(cls, model: nn.Module, **settings: Any) -> Self:
+        """The method as its paper prints it."""
+        return cls(model, **(cls.preset("paper") | settings))
+
+    @classmethod
+    def official(cls, model: nn.Module, **settings: Any) -> Self:
+        """The method as its authors' code runs it."""
+        return cls(model, **(cls.preset("official") | settings))
+
+    # Tasks.
 
     def guard(self, optimizer: optim.Optimizer, project: Project | None = None) -> None:
-        """Make ``optimizer`` keep to the projected space, and train what a task adds. Call it for every new optimizer.
+        """Keep the steps of ``optimizer`` in the projected space, and train what a task adds.
 
-        ``project`` overrides what is projected: ``"gradient"``, ``"update"`` or ``"both"``.
+        Call it for every new optimizer. ``project`` overrides what is projected: ``"gradient"``, ``"update"`` or
+        ``"both"``.
         """
         self._check_attached()
-        self._guards.add(optimizer, project).join(self._extras(), self._unprojected.frozen)
+        self._guards.add(optimizer, project).join(self._task_parameters(), self.per_task.frozen)
 
     def begin_task(self, task: Task, loader: Iterable[Any] | None = None) -> None:
         """Get ready to learn ``task``, a new name or number; ``loader`` yields its training batches."""
         self._check_attached()
-        if self._learning:
+        if self.is_learning:
             raise RuntimeError(f"task {self.tasks[-1]!r} was begun and not ended: call end_task(loader) first.")
         if task in self.tasks:
             raise ValueError(
@@ -86,44 +154,39 @@ class Method(Remembering):
             )
         if self.protects:
             self.layers.check_still_frozen()
-        self._take_in_head(len(self.tasks))
-        self._notes = {}
-        self._changes.append(self.prepare(loader) if self.tasks or not self.plain_first_task else {})
+        self._select_head(len(self.tasks))
+        self.notes = {}
+        self.per_task.effective.append(self.prepare(loader) if self.tasks or not self.plain_first_task else {})
         self.tasks.append(task)
-        self._learning = True
-        self._show(len(self.tasks) - 1)
-        self._guards.join(self._extras(), self._unprojected.frozen)
+        self.is_learning = True
+        self.per_task.show(len(self.tasks) - 1)
+        self._guards.join(self._task_parameters(), self.per_task.frozen)
         self._guards.note_versions()
 
     def end_task(self, loader: Iterable[Any] | None = None) -> None:
-        """``task`` has been learned: its inputs are part of the past now. ``loader`` yields its training batches."""
+        """Make the task that was learned part of the past; ``loader`` yields its training batches."""
         self._check_attached()
-        if not self._learning:
+        if not self.is_learning:
             raise RuntimeError("no task is being learned: call begin_task(task, loader) first.")
         self._guards.warn_if_left_out(self.tasks[-1])
         self.remember(loader)
-        self._unprojected.store()
+        self.per_task.store()
         for parameter in self.parameters():
             parameter.requires_grad_(False)
             parameter.grad = None
-        for weight in self.weights.values():  # what accumulation left over is not projected by the new memory
+        for weight in self.weights.values():  # the new memory has not projected what accumulation left over
             weight.parameter.grad = None
-        self._learning = False
-        self._unprojected.freeze()
-        self._guards.join({}, self._unprojected.frozen)
-        self._guards.forget_state()
+        self.is_learning = False
+        self.per_task.freeze()
+        self._guards.join({}, self.per_task.frozen)
+        self.forget_optimizer_state()
 
     @contextmanager
     def task(self, task: Task) -> Iterator[None]:
-        """The network as ``task`` knows it, by name or number: head, norms and effective weights."""
+        """Show the network as ``task`` knows it, by name or number: head, norms and effective weights."""
         self._check_attached()
-        position, before = self._position(task), self._shown
-        with self._unprojected.shown_to(position):
-            self._show(position)
-            try:
-                yield
-            finally:
-                self._show(before)
+        with self.per_task.showing(self._position(task)):
+            yield
 
     def export(self, task: Task) -> nn.Module:
         """A plain copy of the model as ``task`` knows it, with its effective weights baked in; it needs no codecl."""
@@ -137,82 +200,252 @@ class Method(Remembering):
             finally:
                 for weight, value in zip(changed, shared, strict=True):
                     weight.parameter.data = value
-        self._unprojected.restore_flags(plain)
+        self.per_task.restore_flags(plain)
         plain.zero_grad(set_to_none=True)
         return plain
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """What the current task learns beside the parameters of the model."""
-        yield from dict.fromkeys(parameter for several in self._extras().values() for parameter in several)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything but the model's own parameters: tensors by parameter name, loadable with ``weights_only=True``."""
-        return {
-            "format": FORMAT,
-            "method": self.name,
-            "weights": self._shapes(),
-            "tasks": list(self.tasks),
-            "open": self._learning,
-            "own": [dict(values) for values in self._unprojected.stored],
-            "changes": [{name: change.state() for name, change in of.items()} for of in self._changes],
-            "memory": self.memory_state(),
-            "notes": {name: dict(facts) for name, facts in self._notes.items()},
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where ``state_dict()`` was taken. The model's own state is loaded separately, before this."""
-        self._check_attached()
-        own = {name: list(value.shape) for name, value in self._unprojected.values().items()}
-        check_state(state, self.name, self._shapes(), own)
-        try:
-            memory = state["memory"]
-            changes = [{name: self.load_change(name, c, memory) for name, c in of.items()} for of in state["changes"]]
-            self.load_memory(memory)
-        except KeyError as missing:
-            raise ForeignState(f"the state is incomplete: it lacks {missing}.") from None
-        self.tasks, self._learning, self._changes = list(state["tasks"]), bool(state["open"]), changes
-        self._notes = {name: dict(facts) for name, facts in state.get("notes", {}).items()}
-        if self.tasks:
-            self._take_in_head(len(self.tasks) - 1)
-        for t, of in enumerate(changes):
-            for parameter in (p for change in of.values() for p in change.parameters()):
-                parameter.requires_grad_(self._learning and t == len(changes) - 1)
-        self._unprojected.stored = [{name: value.clone() for name, value in own.items()} for own in state["own"]]
-        self._unprojected.thaw()
-        self._unprojected.freeze()
-        self._show(len(self.tasks) - 1 if self.tasks else None)
-        self._guards.note_versions()
-        self._guards.join(self._extras(), self._unprojected.frozen)
-
-    def learning_state(self) -> list[Tensor]:
-        """What changes while a task is learned, beside the model: for keeping the best epoch, and for going on."""
-        return [parameter.detach().clone() for parameter in self.parameters()]
-
-    def load_learning_state(self, state: list[Tensor]) -> None:
-        """The inverse of ``learning_state``."""
-        with torch.no_grad():
-            for parameter, value in zip(self.parameters(), state, strict=True):
-                parameter.copy_(value)
-        self._guards.note_versions()
-
-    def bytes(self) -> dict[str, int]:
-        """What the method stores: ``memory``, all of it, and ``per_task``, what a further task adds on average."""
-        of_tasks = size(self._unprojected.stored) + size([[c.state() for c in of.values()] for of in self._changes])
-        return {
-            "memory": size(self.memory_state()) + of_tasks,
-            "per_task": of_tasks // max(1, len(self.tasks)),
-        }
 
     def detach(self) -> None:
         """Give the model and its optimizers back as they were found; the shared weights keep what was learned."""
         self._check_attached()
         self._guards.release()
-        self._unprojected.thaw()
+        self.per_task.thaw()
         self._take_back()
-        self._unprojected.restore_flags()
+        self.per_task.restore_flags()
         self._attached = False
 
-    # The rest is nobody else's.
+    # Learning.
+
+    def objective(self, batch: Any) -> Tensor:
+        """The loss of the model on ``batch``."""
+        return self.loss(self.forward(self.model, batch), batch)
+
+    def watch(self, loader: Iterable[Any], epoch: int = 0, epochs: int = 1) -> Iterator[Any]:
+        """The batches of ``loader``, seen by the method as they pass: ``for x, y in method.watch(loader)``.
+
+        ``epoch`` of ``epochs`` says how far the task has come, for methods that change something on the way.
+        """
+        count = length(loader)
+        try:
+            for i, batch in enumerate(loader):
+                self._batch = batch
+                self.progress = (epoch + (i / count if count else 0.0)) / epochs
+                yield batch
+            if self._batch is not None:
+                self.end_epoch()
+        finally:
+            self._batch = None
+
+    @property
+    def batch(self) -> Any:
+        """The batch that is being learned from."""
+        if self._batch is None:
+            raise RuntimeError(
+                f"{self.name} looks at the batches it learns from: write `for batch in method.watch(loader):` "
+                "around your training step."
+            )
+        return self._batch
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether a batch of ``watch`` is being learned from."""
+        return self._batch is not None
+
+    @property
+    def current_task(self) -> int:
+        """The position of the task that was begun last."""
+        return len(self.tasks) - 1
+
+    @property
+    def weights(self) -> dict[str, ProtectedWeight]:
+        """The protected weights by name."""
+        return self.layers.protected
+
+    @property
+    def effective(self) -> dict[str, EffectiveWeight]:
+        """The effective weights of the task that was begun last, by weight name."""
+        return self.per_task.effective[-1] if self.per_task.effective else {}
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """What the task at hand learns beside the parameters of the model."""
+        yield from dict.fromkeys(p for parameters in self._task_parameters().values() for p in parameters)
+
+    def shared_weights(self) -> AbstractContextManager[None]:
+        """Show the network on its shared weights, whatever task is current."""
+        return self.per_task.shared_weights()
+
+    def sample(self, loader: Iterable[Any] | None) -> list[Any]:
+        """Whole batches of ``loader``, until there are ``self.samples`` inputs."""
+        return take(loader, self.samples)
+
+    def gradients(self, batches: Iterable[Any]) -> dict[str, Tensor]:
+        """``∂L/∂W`` over ``batches``, ``[g, o, d]`` by weight name, in evaluation mode and not projected."""
+        return mean_gradients(self.model, self.weights, batches, self.objective)
+
+    def note(self, name: str, **facts: Any) -> None:
+        """Keep plain numbers about a weight and the task at hand, for ``memory_summary``."""
+        self.notes.setdefault(name, {}).update(facts)
+
+    def forget_optimizer_state(self) -> None:
+        """Clear what guarded optimizers keep of protected weights: an old momentum would move old outputs."""
+        self._guards.forget_state()
+
+    # Hooks of a subclass.
+
+    def examine(self) -> None:
+        """Look at the surveyed model before anything is attached; raise to refuse it, or a setting."""
+
+    @property
+    def samples_before(self) -> int | None:
+        """How many inputs ``prepare`` looks at; None for all."""
+        return self.samples
+
+    def prepare(self, loader: Iterable[Any] | None) -> dict[str, EffectiveWeight]:
+        """Before a task after the first: the effective weights that it sees, by weight name."""
+        return {}
+
+    def remember(self, loader: Iterable[Any] | None) -> None:
+        """After a task: fold its inputs into memory. The only place where memory changes."""
+
+    def memory_state(self) -> dict[str, Any]:
+        """What ``remember`` keeps.
+
+        Two keys are reserved for what changes while a task is learned: ``"task"``, which is restored with the best
+        epoch, and ``"replay"``, which goes on whichever epoch is the best.
+        """
+        return {}
+
+    def load_memory(self, state: Mapping[str, Any]) -> None:
+        """The inverse of ``memory_state``; sets the projections."""
+
+    def effective_weight(self, name: str, state: Mapping[str, Any]) -> EffectiveWeight:
+        """The inverse of ``EffectiveWeight.state()`` for the weight ``name``; by default that of ``Mixing``.
+
+        The memory has been loaded before.
+        """
+        check_directions(name, self.weights[name].shape, state["U"])
+        return Mixing.from_state(state, like=self.weights[name].parameter)
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Numbers, texts, and lists of them about one weight, for ``memory_summary``."""
+        return {}
+
+    def learn(self, closure: Closure, parameters: Sequence[nn.Parameter]) -> Any:
+        """Leave the gradients of one step on ``parameters``, those of the optimizer that steps, and return the loss.
+
+        ``closure()`` computes gradients and loss of the task as the user wrote them. Where the user calls
+        ``optimizer.step()`` without one, they are there already and it returns None; it cannot be called again then.
+        """
+        loss, penalty = closure(), self.penalty()
+        if penalty is None:
+            return loss
+        add_gradients(penalty, parameters)
+        return loss if loss is None else torch.as_tensor(loss).detach() + penalty.detach()
+
+    def penalty(self) -> Tensor | None:
+        """A term that is added to the loss of the task, as a function of the parameters."""
+        return None
+
+    def after_step(self) -> None:
+        """The optimizer has stepped."""
+
+    def end_epoch(self) -> None:
+        """All batches of a watched loader have been learned from; ``self.batch`` is still the last."""
+
+    # State.
+
+    def state_dict(self, within_task: bool = False, replay: bool = True) -> dict[str, Any]:
+        """Everything but the model's own parameters: tensors by parameter name, loadable with ``weights_only=True``.
+
+        With ``within_task`` only what changes while a task is learned, to be loaded on top of a whole state. Without
+        ``replay`` it leaves out the samples kept for replay: restoring the best epoch does not forget later ones.
+        """
+        if within_task:
+            keys = ("task", "replay") if replay else ("task",)
+            changing = {key: value for key, value in self.memory_state().items() if key in keys}
+            learned = [parameter.detach().clone() for parameter in self.parameters()]
+            return {"within_task": True, "parameters": learned, "memory": changing}
+        return {
+            "format": FORMAT,
+            "method": self.name,
+            "weights": {name: list(weight.shape) for name, weight in self.weights.items()},
+            "tasks": list(self.tasks),
+            "learning": self.is_learning,
+            "per_task": [dict(values) for values in self.per_task.stored],
+            "effective": [{name: e.state() for name, e in task.items()} for task in self.per_task.effective],
+            "memory": self.memory_state(),
+            "notes": {name: dict(facts) for name, facts in self.notes.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where ``state_dict()`` was taken; a state that does not fit changes nothing.
+
+        The model's own state is loaded separately, before this.
+        """
+        self._check_attached()
+        if isinstance(state, Mapping) and state.get("within_task"):
+            self._load_within_task(state)
+            return
+        per_task = {name: list(value.shape) for name, value in self.per_task.values().items()}
+        shapes = {name: list(weight.shape) for name, weight in self.weights.items()}
+        check_state(state, self.name, shapes, per_task)
+        before = self.state_dict()
+        try:
+            self._load(state)
+        except BaseException as error:
+            self._load(before)
+            if isinstance(error, KeyError):
+                raise ForeignState(f"the state is incomplete: it lacks {error}.") from None
+            raise
+
+    def bytes(self) -> dict[str, int]:
+        """What the method stores: ``memory``, all of it, and ``per_task``, what a further task adds on average."""
+        effective = [[e.state() for e in task.values()] for task in self.per_task.effective]
+        of_tasks = size(self.per_task.stored) + size(effective)
+        return {
+            "memory": size(self.memory_state()) + of_tasks,
+            "per_task": of_tasks // max(1, len(self.tasks)),
+        }
+
+    def memory_summary(self) -> dict[str, dict[str, Any]]:
+        """What is remembered of every protected weight, in plain numbers: what logs and figures show of a memory.
+
+        All have ``shape``, ``[g, o, d]``, and ``bytes``, those of all tasks; one whose gradient is projected has
+        ``capacity``, the share of its inputs that is protected. The rest is what the method notes and describes.
+        """
+        memory, effective = self.memory_state(), self.per_task.effective
+        return {
+            name: summary(weight, memory, effective) | self.notes.get(name, {}) | self.describe(name)
+            for name, weight in self.weights.items()
+        }
+
+    # Private.
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        self.load_memory(state["memory"])
+        self.per_task.effective = [
+            {name: self.effective_weight(name, saved) for name, saved in task.items()} for task in state["effective"]
+        ]
+        self.tasks, self.is_learning = list(state["tasks"]), bool(state["learning"])
+        self.notes = {name: dict(facts) for name, facts in state["notes"].items()}
+        if self.tasks:
+            self._select_head(len(self.tasks) - 1)
+        for t, task in enumerate(self.per_task.effective):
+            for parameter in (p for effective in task.values() for p in effective.parameters()):
+                parameter.requires_grad_(self.is_learning and t == len(self.tasks) - 1)
+        self.per_task.stored = [{name: value.clone() for name, value in t.items()} for t in state["per_task"]]
+        self.per_task.thaw()
+        self.per_task.freeze()
+        self.per_task.show(len(self.tasks) - 1 if self.tasks else None)
+        self._guards.note_versions()
+        self._guards.join(self._task_parameters(), self.per_task.frozen)
+
+    def _load_within_task(self, state: Mapping[str, Any]) -> None:
+        if state["memory"]:
+            self.load_memory(self.memory_state() | state["memory"])
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters(), state["parameters"], strict=True):
+                parameter.copy_(value)
+        self._guards.note_versions()
 
     def _position(self, task: Task) -> int:
         if task in self.tasks:
@@ -222,27 +455,25 @@ class Method(Remembering):
             return int(task)
         raise ValueError(unknown_name("task", task, self.tasks))
 
-    def _extras(self) -> dict[nn.Parameter, list[nn.Parameter]]:
+    def _task_parameters(self) -> dict[nn.Parameter, list[nn.Parameter]]:
         """What the task being learned adds, by the weight it belongs to."""
-        return {self.weights[name].parameter: change.parameters() for name, change in self.changes.items()}
+        effective = self.effective if self.is_learning else {}
+        return {self.weights[name].parameter: one.parameters() for name, one in effective.items()}
 
-    def _take_in_head(self, position: int) -> None:
-        new, earlier = self._unprojected.use_head(position)
-        self._guards.join({}, self._unprojected.frozen)  # heads before the extras of a task, as in model.parameters()
+    def _select_head(self, position: int) -> None:
+        new, earlier = self.per_task.use_head(position)
+        self._guards.join({}, self.per_task.frozen)  # heads before the extras of a task, as in model.parameters()
         self._guards.adopt(new, earlier)
 
     @contextmanager
     def _bare(self) -> Iterator[None]:
-        """The model without any forward of ours, for a while."""
-        with self._unprojected.bare():
+        """Take all forwards of ours off the model, inside this context."""
+        with self.per_task.bare():
             self._take_back()
             try:
                 yield
             finally:
                 self._take_back = attach(self.model, self.weights)
-
-    def _shapes(self) -> dict[str, list[int]]:
-        return {name: list(weight.shape) for name, weight in self.weights.items()}
 
     def _check_attached(self) -> None:
         if not self._attached:

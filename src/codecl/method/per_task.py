@@ -1,7 +1,8 @@
-"""The tensors that no projection describes: heads, normalisation layers, biases.
+"""What each task has for itself: effective weights, and the tensors that no projection describes.
 
-Each is held after the first task, kept in a copy per task, or left free. Named heads are always kept per task; the
-heads of a multi-head module already are several, and the old ones only need to stand still.
+Heads, normalisation layers and biases are frozen after the first task, kept in a copy per task, or left free. Named
+heads are always kept per task. A multi-head module has a head for each task already; the old ones only need to be
+frozen.
 """
 
 from __future__ import annotations
@@ -11,127 +12,152 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
+from codecl.attach import Change as EffectiveWeight
 from codecl.attach import LayerTable
 from codecl.attach.statistics import hold_statistics
 from codecl.attach.survey import covers
 from codecl.layers.norms import is_norm, running_statistics
 
 
-class Unprojected:
-    """What becomes of heads, norms and biases as tasks come and go.
+class PerTask:
+    """Effective weights, heads, norms and biases as tasks come and go."""
 
-    ``stored[t]`` holds the values that task ``t`` has for itself, by name.
-    """
-
-    def __init__(self, model: nn.Module, table: LayerTable, holds_heads: bool = True) -> None:
-        self.model, self.table, self.heads = model, table, table.task_heads
-        self.holds_heads = holds_heads
+    def __init__(self, model: nn.Module, layers: LayerTable, freezes_heads: bool = True) -> None:
+        self.model, self.layers, self.heads = model, layers, layers.task_heads
+        self.freezes_heads = freezes_heads
+        self.effective: list[dict[str, EffectiveWeight]] = []
+        """For each task begun, the weights that it sees in another way than the shared ones, by name."""
         self.stored: list[dict[str, Tensor]] = []
+        """For each task learned, its own heads, norms and biases, by name."""
+        self.shown: int | None = None
+        """The task whose effective weights are in place, by position; None for the shared weights."""
         self.frozen: list[nn.Parameter] = []
         self._flags = {parameter: parameter.requires_grad for parameter in model.parameters()}
-        self._let_go: Callable[[], None] | None = None
-        self._of_current: dict[str, Tensor] | None = None
+        self._release: Callable[[], None] | None = None
+        self._current: dict[str, Tensor] | None = None
+        """The values of the task at hand while those of another are shown."""
 
-    def use_head(self, position: int) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-        """Select head ``position`` of a multi-head model, hold the earlier ones if asked: its parameters and theirs."""
-        if self.heads is None:
-            return [], []
-        self.heads.select(position)
-        earlier, new = self.heads.parameters(range(position)), self.heads.parameters([position])
-        for parameter in (*earlier, *new):
-            self._flags.setdefault(parameter, parameter.requires_grad)
-        if self.holds_heads:
-            _stop(earlier)
-        return new, earlier
+    # Showing a task.
 
-    def store(self) -> None:
-        """The task has been learned: keep what is its own."""
-        self.stored.append({name: value.detach().clone() for name, value in self.values().items()})
+    def show(self, task: int | None) -> None:
+        """Put the effective weights of the task at a position in place, or the shared weights."""
+        self.shown = task
+        effective = self.effective[task] if task is not None else {}
+        for name, weight in self.layers.protected.items():
+            weight.change = effective.get(name)
 
     @contextmanager
-    def shown_to(self, position: int) -> Iterator[None]:
-        """The values and the head of task ``position``, for a while."""
-        values = self.values()
-        before = {name: value.data for name, value in values.items()}
-        selected = self.heads.selected if self.heads is not None else 0
-        outermost = self._of_current is None
-        self._of_current = self._of_current or before
-        chosen = self.stored[position] if position < len(self.stored) else None
+    def shared_weights(self) -> Iterator[None]:
+        """Show the network on its shared weights inside this context, whatever task is current."""
+        before = self.shown
+        self.show(None)
         try:
-            for name, value in values.items():
-                value.data = self._of_current[name] if chosen is None else chosen[name].to(value.device, copy=True)
-            if self.heads is not None:
-                self.heads.select(position)
             yield
         finally:
+            self.show(before)
+
+    @contextmanager
+    def showing(self, task: int) -> Iterator[None]:
+        """Show the effective weights, the values and the head of the task at a position inside this context."""
+        values, shown = self.values(), self.shown
+        before = {name: value.data for name, value in values.items()}
+        selected = self.heads.selected if self.heads is not None else 0
+        outermost = self._current is None
+        self._current = self._current or before
+        stored = self.stored[task] if task < len(self.stored) else None
+        try:
+            for name, value in values.items():
+                value.data = self._current[name] if stored is None else stored[name].to(value.device, copy=True)
+            if self.heads is not None:
+                self.heads.select(task)
+            self.show(task)
+            yield
+        finally:
+            self.show(shown)
             for name, value in values.items():
                 value.data = before[name]
             if self.heads is not None:
                 self.heads.select(selected)
             if outermost:
-                self._of_current = None
+                self._current = None
+
+    # Heads, norms and biases.
+
+    def use_head(self, task: int) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """Select the head of a task in a multi-head model, freeze earlier ones; returns its parameters and theirs."""
+        if self.heads is None:
+            return [], []
+        self.heads.select(task)
+        earlier, new = self.heads.parameters(range(task)), self.heads.parameters([task])
+        for parameter in (*earlier, *new):
+            self._flags.setdefault(parameter, parameter.requires_grad)
+        if self.freezes_heads:
+            _freeze(earlier)
+        return new, earlier
+
+    def store(self) -> None:
+        """Store the values of the task that has been learned."""
+        self.stored.append({name: value.detach().clone() for name, value in self.values().items()})
 
     def freeze(self) -> None:
-        """Once the first task has been learned, hold what is to be held; again, nothing happens."""
-        if not self.stored or self._let_go is not None:
+        """Freeze what the policies say, once the first task has been learned."""
+        if not self.stored or self._release is not None:
             return
-        roles = [role for role, policy in self.table.policies.items() if policy == "freeze"]
-        self.frozen = [row.parameter for row in self.table.of_role(*roles)]
-        _stop(self.frozen)
-        self._let_go = self._hold()
+        roles = [role for role, policy in self.layers.policies.items() if policy == "freeze"]
+        self.frozen = [row.parameter for row in self.layers.of_role(*roles)]
+        _freeze(self.frozen)
+        self._release = self._freeze_statistics()
 
     def thaw(self) -> None:
         """Undo ``freeze``."""
-        if self._let_go is not None:
-            self._let_go()
-        self._let_go = None
+        if self._release is not None:
+            self._release()
+        self._release = None
         for parameter in self.frozen:
             parameter.requires_grad_(self._flags[parameter])
         self.frozen = []
 
     def restore_flags(self, model: nn.Module | None = None) -> None:
-        """``requires_grad`` as it was found, on the model or on a copy of it."""
-        to = self.model if model is None else model
-        for mine, its in zip(self.model.parameters(), to.parameters(), strict=True):
-            its.requires_grad_(self._flags.get(mine, True))
+        """Set ``requires_grad`` as it was found, on the model or on a copy of it."""
+        target = self.model if model is None else model
+        for original, parameter in zip(self.model.parameters(), target.parameters(), strict=True):
+            parameter.requires_grad_(self._flags.get(original, True))
 
     @contextmanager
     def bare(self) -> Iterator[None]:
-        """Without the forwards that hold statistics, for a while."""
-        if self._let_go is None:
+        """Without the forwards that freeze running statistics, inside this context."""
+        if self._release is None:
             yield
             return
-        self._let_go()
+        self._release()
         try:
             yield
         finally:
-            self._let_go = self._hold()
+            self._release = self._freeze_statistics()
 
     def values(self) -> dict[str, Tensor]:
         """The tensors of the model that every task has for itself, by name."""
-        roles = [role for role, policy in self.table.policies.items() if policy == "per-task"]
-        values: dict[str, Tensor] = {row.name: row.parameter for row in self.table.of_role(*roles)}
-        several = self.heads.names if self.heads is not None else ()
-        values |= {row.name: row.parameter for row in self.table.of_role("head") if not covers(several, row.name)}
-        every = self.table.policies.get("norm") == "per-task"
+        roles = [role for role, policy in self.layers.policies.items() if policy == "per-task"]
+        values: dict[str, Tensor] = {row.name: row.parameter for row in self.layers.of_role(*roles)}
+        multi_head = self.heads.names if self.heads is not None else ()
+        values |= {row.name: row.parameter for row in self.layers.of_role("head") if not covers(multi_head, row.name)}
+        all_norms = self.layers.policies.get("norm") == "per-task"
         for name, buffer in running_statistics(self.model).items():
-            in_head = covers(self.table.heads, name) and not covers(several, name)
-            if in_head or (every and not covers((*self.table.skip, *self.table.heads), name)):
+            in_head = covers(self.layers.heads, name) and not covers(multi_head, name)
+            if in_head or (all_norms and not covers((*self.layers.skip, *self.layers.heads), name)):
                 values[name] = buffer
         return values
 
-    def _hold(self) -> Callable[[], None]:
-        if self.table.policies.get("norm") != "freeze":
+    def _freeze_statistics(self) -> Callable[[], None]:
+        if self.layers.policies.get("norm") != "freeze":
             return lambda: None
-        return hold_statistics(
-            m
-            for n, m in self.model.named_modules()
-            if is_norm(m) and not covers((*self.table.skip, *self.table.heads), n)
-        )
+        outside = (*self.layers.skip, *self.layers.heads)
+        norms = [m for name, m in self.model.named_modules() if is_norm(m) and not covers(outside, name)]
+        return hold_statistics(norms)
 
 
-def _stop(parameters: list[nn.Parameter]) -> None:
-    """No gradient, and none left over that an optimizer might still apply."""
+def _freeze(parameters: list[nn.Parameter]) -> None:
+    """Turn gradients off, and drop those that an optimizer might still apply."""
     for parameter in parameters:
         parameter.requires_grad_(False)
         parameter.grad = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 ByWeight = float | Mapping[str, float]
 """One number for all weights, or a mapping from name patterns; the first that fits counts."""
@@ -15,13 +15,17 @@ def check(sound: bool, name: str, value: object, expected: str) -> None:
         raise ValueError(f"{name} must be {expected}; got {value!r}.")
 
 
-def of_weight(setting: str, value: ByWeight, name: str) -> float:
-    """The value of ``setting`` for the weight ``name``."""
+def by_weight(setting: str, value: ByWeight, names: Iterable[str]) -> dict[str, float]:
+    """The value of ``setting`` for each weight of ``names``."""
     if not isinstance(value, Mapping):
-        return float(value)
-    for pattern, of_pattern in value.items():
+        return dict.fromkeys(names, float(value))
+    return {name: float(value[_pattern(setting, value, name)]) for name in names}
+
+
+def _pattern(setting: str, value: Mapping[str, float], name: str) -> str:
+    for pattern in value:
         if fnmatch.fnmatch(name, pattern):
-            return float(of_pattern)
+            return pattern
     raise ValueError(
         f"{setting}: no pattern matches '{name}'; the patterns are {list(value)}. End with '*' for the rest."
     )

@@ -1,4 +1,4 @@
-"""Reading the state of a method: what is refused, and what it weighs."""
+"""The state of a method: checks on loading, and its size."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from torch import Tensor
 
 Shapes = Mapping[str, list[int]]
 
-FORMAT = 1
-FIELDS = {"format", "method", "weights", "tasks", "open", "own", "changes", "memory"}
+FORMAT = 2
+FIELDS = {"format", "method", "weights", "tasks", "learning", "per_task", "effective", "memory", "notes"}
 
 
 class ForeignState(ValueError):
     """A state that does not belong to this method on this model."""
 
 
-def check_state(state: Any, method: str, weights: Shapes, own: Shapes) -> None:
+def check_state(state: Any, method: str, weights: Shapes, per_task: Shapes) -> None:
     """Refuse a state of another version, method or model, and say what differs.
 
-    ``weights`` are the protected ones as ``[g, o, d]``, ``own`` the tensors that every task has for itself.
+    ``weights`` are the protected ones as ``[g, o, d]``, ``per_task`` the tensors that every task has a copy of.
     """
     if not isinstance(state, Mapping) or "format" not in state:
         raise ForeignState(
@@ -33,15 +33,15 @@ def check_state(state: Any, method: str, weights: Shapes, own: Shapes) -> None:
     if state["method"] != method:
         raise ForeignState(f"the state is of method {state['method']!r}, this one is {method!r}.")
     _check_shapes("the state is of another model ([g, o, d] of weights)", weights, state["weights"])
-    begun, learned = len(state["tasks"]), len(state["tasks"]) - bool(state["open"])
-    if len(state["changes"]) != begun or len(state["own"]) != learned:
+    begun, learned = len(state["tasks"]), len(state["tasks"]) - bool(state["learning"])
+    if len(state["effective"]) != begun or len(state["per_task"]) != learned:
         raise ForeignState(
             f"the state is incomplete: it names {begun} tasks, {learned} of them learned, but holds the effective "
-            f"weights of {len(state['changes'])} and the heads, norms and biases of {len(state['own'])}."
+            f"weights of {len(state['effective'])} and the heads, norms and biases of {len(state['per_task'])}."
         )
-    for task, values in zip(state["tasks"], state["own"], strict=False):
+    for task, values in zip(state["tasks"], state["per_task"], strict=False):
         theirs = {name: list(value.shape) for name, value in values.items()}
-        _check_shapes(f"task {task!r} of the state has other heads, norms or biases of its own", own, theirs)
+        _check_shapes(f"task {task!r} of the state has other heads, norms or biases of its own", per_task, theirs)
 
 
 def check_directions(name: str, shape: tuple[int, int, int], directions: Sequence[Tensor]) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from codecl.attach import untouched_randomness
-from codecl.method.learning import Closure
+from codecl.method.guard import Closure
 from codecl.method.mixed_tasks import mixed_loss
 from codecl.method.settings import check
 from codecl.methods.replay import Replay, Sample
@@ -84,7 +84,7 @@ class AGEM(Replay):
     def _reference_gradient(self, samples: Sequence[Sample], parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
         x, y, tasks = self.batch_of(samples)
         with untouched_randomness():  # what dropout draws for the task is what it would be without a memory
-            torch.manual_seed(method_seed(self.seed, self._steps, "reference"))
+            torch.manual_seed(method_seed(self.seed, self.steps, "reference"))
             return list(torch.autograd.grad(mixed_loss(self, (x, y), tasks), parameters, allow_unused=True))
 
 

@@ -44,7 +44,7 @@ from codecl.attach import (
 )
 from codecl.attach.expansion import Expansion, kernel_of
 from codecl.layers import moments_of
-from codecl.method.learning import unprojected
+from codecl.method.gradients import unprojected
 from codecl.method.settings import check
 from codecl.method.state import ForeignState, size
 from codecl.methods.gpm import GPM
@@ -128,7 +128,7 @@ class API(GPM):
             self.memory[name] = [B.widen(r.dim).grow(r, energy, rule) for B, r in zip(past, R, strict=True)]
         self._protect()
 
-    def memory_state(self) -> Any:
+    def memory_state(self) -> dict[str, Any]:
         """The bases by weight, none for a weight that was never called; and all expansions."""
         return {
             "bases": {
@@ -139,7 +139,7 @@ class API(GPM):
             "Phi": {name: [Phi.detach().clone() for Phi in several] for name, several in self.Phi.items()},
         }
 
-    def load_memory(self, state: Any) -> None:
+    def load_memory(self, state: Mapping[str, Any]) -> None:
         memory: dict[str, list[DualSubspace]] = {}
         for name, weight in self.weights.items():
             self._check_sizes(name, state)
@@ -147,21 +147,21 @@ class API(GPM):
             if held := state["bases"][name]:
                 memory[name] = [DualSubspace(Subspace(B["basis"].to(device)), bool(B["retains"])) for B in held]
         self.memory = memory
-        for name, weight in self.weights.items():  # in place: the changes, loaded before, refer to these lists
+        for name, weight in self.weights.items():
             device = weight.parameter.device
             weight.columns[:] = [nn.Parameter(V.to(device, copy=True)) for V in state["V"][name]]
             self.Phi[name][:] = [nn.Parameter(Phi.to(device, copy=True)) for Phi in state["Phi"][name]]
         self._protect()
 
-    def load_change(self, name: str, state: Mapping[str, Any], memory: Any) -> Change:
-        known, count = len(memory["V"][name]), int(state["count"])
+    def effective_weight(self, name: str, state: Mapping[str, Any]) -> Change:
+        known, count = len(self.Phi[name]), int(state["count"])
         if not 1 <= count <= known:
             raise ForeignState(f"a task of the state sees {count} expansions of '{name}', of which it has {known}.")
         return Expansion(self.weights[name], self.Phi[name], count, bool(state["new"]))
 
     def describe(self, name: str) -> dict[str, Any]:
         """How many inputs were added, by the last task and by all, beside the rank."""
-        change, added = self.latest_changes.get(name), [Phi.shape[-1] for Phi in self.Phi[name]]
+        change, added = self.effective.get(name), [Phi.shape[-1] for Phi in self.Phi[name]]
         new = isinstance(change, Expansion) and change.new
         ranks = [B.dim - B.held.rank if B.retains else B.held.rank for B in self.memory.get(name, ())]
         rank = {"rank": fmean(ranks)} if ranks else {}

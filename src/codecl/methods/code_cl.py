@@ -19,7 +19,7 @@ import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from statistics import fmean
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +31,8 @@ from codecl.attach import Change, Mixing, Projection, ProtectedWeight, Use, capt
 from codecl.layers import moments_of
 from codecl.layers.convolution import ConvolutionKind, patches
 from codecl.method.memory_summary import nonzero_columns, spectrum
-from codecl.method.method import Method
-from codecl.method.settings import check, of_weight
+from codecl.method.method import Method, Presets
+from codecl.method.settings import by_weight, check
 from codecl.method.state import check_directions
 from codecl.randomness import method_seed
 
@@ -86,6 +86,7 @@ class CodeCL(Method):
     """
 
     name: ClassVar[str] = "code-cl"
+    presets: ClassVar[Presets] = {"paper": PAPER, "official": OFFICIAL}
     protects: ClassVar[bool] = True
 
     def __init__(
@@ -121,32 +122,17 @@ class CodeCL(Method):
         check(smallest is None or isinstance(smallest, int), "smallest", smallest, "a number of inputs, or None")
         apertures = aperture.values() if isinstance(aperture, Mapping) else [aperture]
         check(all(0 < a < float("inf") for a in apertures), "aperture", aperture, "a finite number above 0")
-        super().__init__(model, **common)
+        self._apertures = aperture
         self.free_dims, self.overlap, self.samples = free_dims, overlap, samples
         self.before, self.after = before, after
         self.replace, self.random_start, self.hold = replace, random_start, hold
         self.gain, self.minimum, self.tolerance = gain, minimum, tolerance
         self.smallest, self.closed, self.dense_patches, self.seed = smallest, closed, dense_patches, seed
         self.memory: dict[str, list[Conceptor]] = {}
-        try:
-            self.aperture = {name: of_weight("aperture", aperture, name) for name in self.weights}
-        except ValueError:
-            self.detach()
-            raise
+        super().__init__(model, **common)
 
-    @classmethod
-    def paper(cls, model: nn.Module, **settings: Any) -> Self:
-        """Algorithm 1 as printed."""
-        return cls(model, **(PAPER | settings))
-
-    @classmethod
-    def official(cls, model: nn.Module, **settings: Any) -> Self:
-        """The published implementation, with the gain of its Split CIFAR100 and miniImageNet scripts."""
-        return cls(model, **(OFFICIAL | settings))
-
-    @classmethod
-    def reading(cls, preset: str) -> dict[str, Any]:
-        return {"paper": PAPER, "official": OFFICIAL}[preset]
+    def examine(self) -> None:
+        self.aperture = by_weight("aperture", self._apertures, self.weights)
 
     def prepare(self, loader: Iterable[Any] | None) -> dict[str, Change]:
         """Lines 3–12: how the new task overlaps with the past, and what that frees."""
@@ -177,14 +163,14 @@ class CodeCL(Method):
         self.memory |= {name: [C.cut(self.minimum) for C in of_layer] for name, of_layer in merged.items()}
         self._protect()
 
-    def memory_state(self) -> Any:
+    def memory_state(self) -> dict[str, Any]:
         """The factors of ``C`` by weight, none for a weight that was never called."""
-        return {name: [C.factor for C in self.memory.get(name, ())] for name in self.weights}
+        return {"factors": {name: [C.factor for C in self.memory.get(name, ())] for name in self.weights}}
 
-    def load_memory(self, state: Any) -> None:
+    def load_memory(self, state: Mapping[str, Any]) -> None:
         memory: dict[str, list[Conceptor]] = {}
         for name, weight in self.weights.items():
-            if factors := [factor.to(weight.parameter.device) for factor in state[name]]:
+            if factors := [factor.to(weight.parameter.device) for factor in state["factors"][name]]:
                 check_directions(name, weight.shape, factors)
                 memory[name] = [Conceptor.from_tensors({"factor": F, "rest": torch.tensor(0)}) for F in factors]
         self.memory = memory
@@ -192,7 +178,7 @@ class CodeCL(Method):
 
     def describe(self, name: str) -> dict[str, Any]:
         """How many directions the last task freed; rank, capacity Θ(C) and spectrum of what is remembered."""
-        change = self.latest_changes.get(name)
+        change = self.effective.get(name)
         found: dict[str, Any] = {"freed": nonzero_columns(change.U) if isinstance(change, Mixing) else 0}
         if C := self.memory.get(name):
             found |= {"rank": fmean(c.rank for c in C), "capacity": fmean(c.capacity for c in C)}

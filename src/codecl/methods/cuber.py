@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from codecl.attach import Change, Projection, ProtectedWeight
 from codecl.attach.projection import times
+from codecl.method.method import Presets
 from codecl.method.settings import check
 from codecl.method.state import ForeignState
 from codecl.methods.trgp import TRGP, Scaling
@@ -96,6 +97,7 @@ class CUBER(TRGP):
     """
 
     name: ClassVar[str] = "cuber"
+    presets: ClassVar[Presets] = {"paper": {}, "official": {"first_rule": "below"}}
 
     def __init__(self, model: nn.Module, *, agreement: float = 0.0, strength: float = 2.0, **settings: Any) -> None:
         check(-1 <= agreement <= 1, "agreement", agreement, "a cosine, from −1 to 1")
@@ -103,10 +105,6 @@ class CUBER(TRGP):
         super().__init__(model, **settings)
         self.agreement, self.strength = agreement, strength
         self.past_gradients: list[dict[str, Tensor]] = []
-
-    @classmethod
-    def reading(cls, preset: str) -> dict[str, Any]:
-        return {"first_rule": "below"} if preset == "official" else {}
 
     def prepare(self, loader: Iterable[Any] | None) -> dict[str, Change]:
         """The regimes of all old tasks, layer by layer."""
@@ -117,7 +115,7 @@ class CUBER(TRGP):
     def penalty(self) -> Tensor | None:
         """``λ Σ ‖(W − W^{t−1}) S_j S_jᵀ‖`` over the tasks that may gain; its gradient is projected as any other."""
         costs = []
-        for name, change in self._transfers(self.changes).items():
+        for name, change in self._transfers(self.effective).items():
             if change.open is not None:
                 W, (U, U_open, columns) = self.weights[name], change.open
                 back = U_open if W.learns_projected else U
@@ -130,7 +128,7 @@ class CUBER(TRGP):
 
     def end_epoch(self) -> None:
         """Tasks that no longer gain are protected from here on."""
-        transfers = {name: change for name, change in self._transfers(self.changes).items() if change.gaining()}
+        transfers = {name: change for name, change in self._transfers(self.effective).items() if change.gaining()}
         if not transfers:
             return
         before = [len(change.gaining()) for change in transfers.values()]
@@ -140,20 +138,24 @@ class CUBER(TRGP):
             change.in_R3 &= ~torch.tensor(hurt)
         if [len(change.gaining()) for change in transfers.values()] != before:
             self._project_out(transfers)
-            self._guards.forget_state()  # a momentum from before would go on in what is protected now
+            self.forget_optimizer_state()  # a momentum from before would go on in what is protected now
 
     def remember(self, loader: Iterable[Any] | None) -> None:
         """As TRGP, and the gradient of the learned task."""
         batches = self.sample(loader)
         self.past_gradients.append(self.gradients(batches))
-        for change in self._transfers(self.changes).values():
+        for change in self._transfers(self.effective).values():
             change.W_before, change.open = change.W_before[:0].clone(), None  # a view would keep all of it
         super().remember(batches)
 
-    def memory_state(self) -> Any:
-        return super().memory_state() | {"gradients": [dict(of_task) for of_task in self.past_gradients]}
+    def memory_state(self) -> dict[str, Any]:
+        """The gradients of all tasks too; and the regimes, which change within a task."""
+        gradients = [dict(of_task) for of_task in self.past_gradients]
+        learning = self._transfers(self.effective) if self.is_learning else {}
+        regimes = {name: change.in_R3.clone() for name, change in learning.items()}
+        return super().memory_state() | {"gradients": gradients, "task": {"in_R3": regimes}}
 
-    def load_memory(self, state: Any) -> None:
+    def load_memory(self, state: Mapping[str, Any]) -> None:
         for name, g_j in (item for of_task in state["gradients"] for item in of_task.items()):
             self._check_shape(name, "a gradient", g_j)
         if len(state["gradients"]) != len(state["chosen"]):
@@ -166,9 +168,12 @@ class CUBER(TRGP):
             {name: g_j.to(self.weights[name].parameter) for name, g_j in of_task.items()}
             for of_task in state["gradients"]
         ]
+        for name, change in self._transfers(self.effective).items():  # those of a whole state are made after this
+            if name in state["task"]["in_R3"]:
+                change.in_R3 = state["task"]["in_R3"][name].clone()
 
-    def load_change(self, name: str, state: Mapping[str, Any], memory: Any) -> Transfer:
-        scaling = super().load_change(name, state, memory)
+    def effective_weight(self, name: str, state: Mapping[str, Any]) -> Transfer:
+        scaling = super().effective_weight(name, state)
         in_R3, W_before = state["in_R3"], state["W_before"].to(self.weights[name].parameter)
         if len(in_R3) != len(scaling.tasks):
             raise ForeignState(f"'{name}' has {len(in_R3)} regimes in the state, and {len(scaling.tasks)} tasks.")
@@ -178,20 +183,8 @@ class CUBER(TRGP):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._project_out(self.changes)
-
-    def learning_state(self) -> list[Tensor]:
-        """The regimes too, since they change within a task."""
-        regimes = [change.in_R3.clone() for change in self._transfers(self.changes).values()]
-        return [*super().learning_state(), *regimes]
-
-    def load_learning_state(self, state: list[Tensor]) -> None:
-        transfers = self._transfers(self.changes)
-        learned = len(state) - len(transfers)
-        super().load_learning_state(state[:learned])
-        for change, in_R3 in zip(transfers.values(), state[learned:], strict=True):
-            change.in_R3 = in_R3.clone()
-        self._project_out(self.changes)
+        if self.is_learning:
+            self._project_out(self.effective)
 
     def _scaling(self, name: str, tasks: Sequence[int], G: Tensor) -> Transfer:
         in_R3 = torch.tensor([self._agreement(name, j, G) > 0 for j in tasks])

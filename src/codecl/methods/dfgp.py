@@ -27,7 +27,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Beta
 
-from codecl.method.learning import Closure, add_gradients, unprojected
+from codecl.method.gradients import add_gradients, unprojected
+from codecl.method.guard import Closure
+from codecl.method.method import Presets
 from codecl.method.settings import ByWeight, check
 from codecl.methods.gpm import GPM
 
@@ -53,6 +55,10 @@ class DFGP(GPM):
     """
 
     name: ClassVar[str] = "dfgp"
+    presets: ClassVar[Presets] = {
+        "paper": {},
+        "official": {"first_rule": "below", "swapped": True},
+    }
     plain_first_task: ClassVar[bool] = False
 
     def __init__(
@@ -75,10 +81,6 @@ class DFGP(GPM):
         check(0 <= rho < infinity, "rho", rho, "a finite number, 0 or more")
         super().__init__(model, threshold=threshold, increment=increment, **gpm)
         self.alpha, self.mixup, self.eta, self.rho, self.swapped = alpha, mixup, eta, rho, swapped
-
-    @classmethod
-    def reading(cls, preset: str) -> dict[str, Any]:
-        return super().reading(preset) | ({"swapped": True} if preset == "official" else {})
 
     def learn(self, closure: Closure, parameters: Sequence[nn.Parameter]) -> Any:
         """Leave ``∇_W L(W', λ')`` on ``parameters``; returns ``ℓ(f(x), y)`` at ``W``."""

@@ -14,13 +14,14 @@ over several is a choice of ours (see ``replay``).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
 
-from codecl.method.learning import Closure
+from codecl.method.guard import Closure
+from codecl.method.method import Presets
 from codecl.method.mixed_tasks import mixed_loss
 from codecl.method.settings import check
 from codecl.methods.replay import Replay, Sample, pair
@@ -46,6 +47,7 @@ class ER(Replay):
     """
 
     name: ClassVar[str] = "er"
+    presets: ClassVar[Presets] = {"paper": {}, "official": {"reservoir": "published"}}
     plain_first_task: ClassVar[bool] = False
 
     def __init__(
@@ -68,15 +70,11 @@ class ER(Replay):
         self.reservoir = Reservoir(memory, reservoir)
         self.slots: list[Sample] = []
 
-    @classmethod
-    def reading(cls, preset: str) -> dict[str, Any]:
-        return {"reservoir": "published"} if preset == "official" else {}
-
     def learn(self, closure: Closure, parameters: Sequence[nn.Parameter]) -> Any:
         self.check_optimizer(parameters)
-        if len(self._new) > 1:
+        if (new := len(self.new_batches)) > 1:
             warnings.warn(
-                f"er computes the gradients of a step from one batch, and {len(self._new)} came since the last step: "
+                f"er computes the gradients of a step from one batch, and {new} came since the last step: "
                 "the last of them counts. Step after every batch; for larger ones, let the loader make them.",
                 stacklevel=3,
             )
@@ -107,12 +105,12 @@ class ER(Replay):
     def restore(self, samples: list[Sample]) -> None:
         self.slots = samples
 
-    def memory_state(self) -> Any:
-        return super().memory_state() | {"seen": self.reservoir.seen}
+    def memory_state(self) -> dict[str, Any]:
+        return {"replay": super().memory_state()["replay"] | {"seen": self.reservoir.seen}}
 
-    def load_memory(self, state: Any) -> None:
+    def load_memory(self, state: Mapping[str, Any]) -> None:
         super().load_memory(state)
-        self.reservoir.seen = int(state["seen"])
+        self.reservoir.seen = int(state["replay"]["seen"])
 
 
 class Reservoir:

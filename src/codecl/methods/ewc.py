@@ -16,7 +16,7 @@ become one is where versions of EWC part:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from codecl.attach import in_mode, inputs_in, taking, untouched_buffers, untouched_randomness
 from codecl.attach.batches import rebatched
-from codecl.method.learning import Closure
-from codecl.method.method import Method
+from codecl.method.guard import Closure
+from codecl.method.method import Method, Presets
 from codecl.method.settings import check
 from codecl.method.state import ForeignState
 from codecl.randomness import method_seed
@@ -72,6 +72,7 @@ class EWC(Method):
     """
 
     name: ClassVar[str] = "ewc"
+    presets: ClassVar[Presets] = {"paper": {}, "official": {"fisher_mode": "train"}}
 
     def __init__(
         self,
@@ -102,10 +103,6 @@ class EWC(Method):
         self.shared = {row.name: row.parameter for row in self.layers.of_role("free")}
         self.memory: dict[str, Quadratic] = {}
 
-    @classmethod
-    def reading(cls, preset: str) -> dict[str, Any]:
-        return {"fisher_mode": "train"} if preset == "official" else {}
-
     def penalty(self) -> Tensor | None:
         """``λ/2 Σ F (θ − θ*)²``."""
         terms = [held(self.shared[name]) for name, held in self.memory.items()]
@@ -123,18 +120,20 @@ class EWC(Method):
             new = Quadratic(F, self.shared[name].detach().to(F.dtype, copy=True))
             self.memory[name] = self._joined(self.memory[name], new) if name in self.memory else new
 
-    def memory_state(self) -> Any:
-        return {name: {"F": q.F, "anchor": q.anchor, "rest": q.rest} for name, q in self.memory.items()}
+    def memory_state(self) -> dict[str, Any]:
+        """The penalty of each parameter."""
+        return {"penalty": {name: {"F": q.F, "anchor": q.anchor, "rest": q.rest} for name, q in self.memory.items()}}
 
-    def load_memory(self, state: Any) -> None:
-        if state and state.keys() != self.shared.keys():
-            raise ForeignState(f"the state holds {sorted(state)}; this model shares {sorted(self.shared)}.")
+    def load_memory(self, state: Mapping[str, Any]) -> None:
+        penalty = state["penalty"]
+        if penalty and penalty.keys() != self.shared.keys():
+            raise ForeignState(f"the state holds {sorted(penalty)}; this model shares {sorted(self.shared)}.")
         memory = {}
-        for name, of in state.items():
-            theta = self.shared[name]
-            if of["F"].shape != theta.shape or of["anchor"].shape != theta.shape:
-                raise ForeignState(f"'{name}' is {list(theta.shape)} here and {list(of['F'].shape)} in the state.")
-            memory[name] = Quadratic(of["F"].to(theta.device), of["anchor"].to(theta.device), float(of["rest"]))
+        for name, saved in penalty.items():
+            F, anchor, theta = saved["F"], saved["anchor"], self.shared[name]
+            if F.shape != theta.shape or anchor.shape != theta.shape:
+                raise ForeignState(f"'{name}' is {list(theta.shape)} here and {list(F.shape)} in the state.")
+            memory[name] = Quadratic(F.to(theta.device), anchor.to(theta.device), float(saved["rest"]))
         self.memory = memory
 
     def _joined(self, past: Quadratic, new: Quadratic) -> Quadratic:

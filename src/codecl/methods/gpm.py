@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from codecl.algebra import Moments, Subspace
 from codecl.attach import Projection, Use, capture_moments
-from codecl.method.method import Method
-from codecl.method.settings import ByWeight, check, of_weight, values_of
+from codecl.method.method import Method, Presets
+from codecl.method.settings import ByWeight, by_weight, check, values_of
 from codecl.method.state import check_directions
 
 
@@ -39,6 +39,7 @@ class GPM(Method):
     """
 
     name: ClassVar[str] = "gpm"
+    presets: ClassVar[Presets] = {"paper": {}, "official": {"first_rule": "below"}}
     protects: ClassVar[bool] = True
 
     def __init__(
@@ -58,19 +59,13 @@ class GPM(Method):
         check(samples is None or samples > 0, "samples", samples, "a positive number of inputs, or None for all")
         counts = [] if images is None else values_of(images)
         check(all(n > 0 for n in counts), "images", images, "a positive number of inputs, or None for all")
-        super().__init__(model, **common)
-        self.increment, self.first_rule = increment, first_rule
+        self._thresholds, self.increment, self.first_rule = threshold, increment, first_rule
         self.samples, self.images = samples, images
         self.memory: dict[str, list[Subspace]] = {}
-        try:
-            self.threshold = {name: of_weight("threshold", threshold, name) for name in self.weights}
-        except ValueError:
-            self.detach()
-            raise
+        super().__init__(model, **common)
 
-    @classmethod
-    def reading(cls, preset: str) -> dict[str, Any]:
-        return {"first_rule": "below"} if preset == "official" else {}
+    def examine(self) -> None:
+        self.threshold = by_weight("threshold", self._thresholds, self.weights)
 
     def remember(self, loader: Iterable[Any] | None) -> None:
         """The inputs of the learned task join the past."""
@@ -78,11 +73,11 @@ class GPM(Method):
             self.memory[name] = [B.grow(r, self._energy(name), self._rule(name)) for B, r in self._with_past(name, R)]
         self._protect()
 
-    def memory_state(self) -> Any:
+    def memory_state(self) -> dict[str, Any]:
         """The bases by weight, none for a weight that was never called."""
         return {"bases": {name: [B.basis for B in self.memory.get(name, ())] for name in self.weights}}
 
-    def load_memory(self, state: Any) -> None:
+    def load_memory(self, state: Mapping[str, Any]) -> None:
         memory: dict[str, list[Subspace]] = {}
         for name, weight in self.weights.items():
             if bases := [basis.to(weight.parameter.device) for basis in state["bases"][name]]:

@@ -28,12 +28,12 @@ import torch
 from torch import Tensor, nn
 
 from codecl.attach import Change, Projection, inputs_in
+from codecl.attach.batches import inputs_of, length
 from codecl.attach.survey import Policy
 from codecl.attach.units.channels import follow_units
 from codecl.attach.units.gates import Gates
-from codecl.method.learning import Closure, inputs_of, length
-from codecl.method.method import Method
-from codecl.method.remembering import Task
+from codecl.method.guard import Closure
+from codecl.method.method import Method, Presets, Task
 from codecl.method.settings import check
 from codecl.method.state import ForeignState, size
 from codecl.randomness import method_seed
@@ -64,6 +64,7 @@ class HAT(Method):
     """
 
     name: ClassVar[str] = "hat"
+    presets: ClassVar[Presets] = {"paper": {}, "official": {"annealing": "inputs"}}
     protects: ClassVar[bool] = True
     plain_first_task: ClassVar[bool] = False
 
@@ -84,7 +85,6 @@ class HAT(Method):
         check(annealing in ("batches", "inputs"), "annealing", annealing, "'batches' or 'inputs'")
         check(0 <= c < float("inf"), "c", c, "a finite number, 0 or more")
         check(clip is None or clip > 0, "clip", clip, "a norm above 0, or None for no clipping")
-        super().__init__(model, bias=bias, **common)
         self.smax, self.annealing, self.c, self.clip = smax, annealing, c, clip
         self.penalty_in_validation, self.seed = penalty_in_validation, seed
         self.embeddings: list[dict[str, nn.Parameter]] = []
@@ -95,15 +95,7 @@ class HAT(Method):
         """How far this epoch has come."""
         self._kept: dict[nn.Parameter, Tensor] = {}
         self._before: dict[nn.Parameter, Tensor] = {}
-        try:
-            self.channels = follow_units(model, self.layers, self.forward)
-        except ValueError as error:
-            super().detach()
-            raise type(error)(
-                f"hat masks units, and cannot mask those of this model: {error} It can where each unit goes its own "
-                "way from layer to layer, as in stacks of layers and residual networks; attention mixes them. Use "
-                "another method, or set requires_grad = False in that part and name it in skip=[…]."
-            ) from error
+        super().__init__(model, bias=bias, **common)
         free = [role for role, policy in self.layers.policies.items() if policy == "free"]
         self._vectors = [row.parameter for row in self.layers.of_role(*free)]
         rows = (replace(row, note="free: held as its units are") if row.role in free else row for row in self.layers)
@@ -112,9 +104,16 @@ class HAT(Method):
         self._gates.put()
         self._protect()
 
-    @classmethod
-    def reading(cls, preset: str) -> dict[str, Any]:
-        return {"annealing": "inputs"} if preset == "official" else {}
+    def examine(self) -> None:
+        """Follow the units of the model."""
+        try:
+            self.channels = follow_units(self.model, self.layers, self.forward)
+        except ValueError as error:
+            raise type(error)(
+                f"hat masks units, and cannot mask those of this model: {error} It can where each unit goes its own "
+                "way from layer to layer, as in stacks of layers and residual networks; attention mixes them. Use "
+                "another method, or set requires_grad = False in that part and name it in skip=[…]."
+            ) from error
 
     def mask(self, task: int, group: str) -> Tensor:
         """``a = σ(s e)``: how the task at a position sees the units of ``group``."""
@@ -129,7 +128,7 @@ class HAT(Method):
 
     def penalty(self) -> Tensor | None:
         """``c Σ a (1 − A) / Σ (1 − A)``; none where no unit is left."""
-        if not self._learning or self._room == 0:
+        if not self.is_learning or self._room == 0:
             return None
         masks = {group: self.mask(len(self.tasks) - 1, group) for group in self.channels.units}
         new = [a if self.A is None else a * (1 - self.A[group]) for group, a in masks.items()]
@@ -158,7 +157,7 @@ class HAT(Method):
 
     def learn(self, closure: Closure, parameters: Sequence[nn.Parameter]) -> Any:
         """The gradients of weights arrive masked; biases wait for ``after_step``."""
-        if self._learning and not (self.batch is not None and self.model.training):
+        if self.is_learning and not (self.batch is not None and self.model.training):
             raise RuntimeError("hat hardens its masks in training mode: call model.train() before the training step.")
         loss, stepping = super().learn(closure, parameters), set(parameters)
         for parameter in self._kept.keys() & stepping:
@@ -186,11 +185,11 @@ class HAT(Method):
         self.A = a if self.A is None else {group: torch.maximum(A, a[group]) for group, A in self.A.items()}
         self._protect()
 
-    def memory_state(self) -> Any:
+    def memory_state(self) -> dict[str, Any]:
         embeddings = [{group: e.detach().clone() for group, e in of.items()} for of in self.embeddings]
         return {"A": None if self.A is None else dict(self.A), "embeddings": embeddings}
 
-    def load_memory(self, state: Any) -> None:
+    def load_memory(self, state: Mapping[str, Any]) -> None:
         A = state["A"]
         for of in (*state["embeddings"], *([] if A is None else [A])):
             theirs = {group: len(value) for group, value in of.items()}
@@ -204,7 +203,7 @@ class HAT(Method):
         self._protect()
         self._gates.put()
 
-    def load_change(self, name: str, state: Mapping[str, Any], memory: Any) -> Change:
+    def effective_weight(self, name: str, state: Mapping[str, Any]) -> Change:
         return Masked(self, int(state["task"]), name)
 
     def describe(self, name: str) -> dict[str, Any]:
@@ -236,8 +235,8 @@ class HAT(Method):
 
     def _s(self, task: int) -> float:
         """``s``: it grows within each epoch in which the task learns, and is ``s_max`` otherwise."""
-        current = self._learning and task == len(self.tasks) - 1
-        if not (current and self.model.training and self._batch is not None):
+        current = self.is_learning and task == len(self.tasks) - 1
+        if not (current and self.model.training and self.is_watching):
             return self.smax
         return 1 / self.smax + (self.smax - 1 / self.smax) * self._annealed
 
@@ -255,7 +254,7 @@ class HAT(Method):
         return _wide(self.weights[group].parameter)
 
     def _shown_mask(self, group: str) -> Tensor | None:
-        return None if self._shown is None else self.mask(self._shown, group)
+        return None if self.per_task.shown is None else self.mask(self.per_task.shown, group)
 
     # Holding what past tasks use.
 

@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from codecl.method.method import Method
+from codecl.method.method import Method, Task
 from codecl.method.mixed_tasks import check_heads, mixed_loss
-from codecl.method.remembering import Task
 
 
 class Multitask(Method):
@@ -28,7 +27,7 @@ class Multitask(Method):
     """
 
     name: ClassVar[str] = "multitask"
-    holds_heads: ClassVar[bool] = False
+    freezes_heads: ClassVar[bool] = False
     joint: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, **common: Any) -> None:
@@ -37,7 +36,7 @@ class Multitask(Method):
 
     def begin_task(self, task: Task, loader: Iterable[Any] | None = None) -> None:
         """Add ``task`` to those that are learned together."""
-        if self._learning:
+        if self.is_learning:
             self.end_task()
         super().begin_task(task, loader)
 

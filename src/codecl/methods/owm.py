@@ -34,9 +34,9 @@ from codecl.algebra.tolerances import WORKING_DTYPE, relative_rank_floor
 from codecl.attach import Change, Projection, ProtectedWeight, Use, capture_moments, listen, take
 from codecl.layers import ConvolutionKind
 from codecl.layers.convolution import patches
-from codecl.method.learning import Closure
-from codecl.method.method import Method
-from codecl.method.settings import ByWeight, check, of_weight, values_of
+from codecl.method.guard import Closure
+from codecl.method.method import Method, Presets
+from codecl.method.settings import ByWeight, by_weight, check, values_of
 from codecl.method.state import check_directions
 
 NOISE = relative_rank_floor(WORKING_DTYPE)
@@ -66,6 +66,7 @@ class OWM(Method):
     """
 
     name: ClassVar[str] = "owm"
+    presets: ClassVar[Presets] = {"paper": {}, "official": {"patch_stride": 2, "clip": 10.0}}
     protects: ClassVar[bool] = True
     plain_first_task: ClassVar[bool] = False
     samples_before = 32
@@ -89,23 +90,18 @@ class OWM(Method):
         stride = patch_stride is None or (isinstance(patch_stride, int) and patch_stride > 0)
         check(stride, "patch_stride", patch_stride, "a positive number of positions, or None for the layer's own")
         check(clip is None or clip > 0, "clip", clip, "a norm above 0, or None for no clipping")
-        super().__init__(model, **common)
+        self._alphas, self._alpha_ends = alpha, alpha_end
         self.update, self.patch_stride, self.clip = update, patch_stride, clip
-        try:
-            self.alpha = {name: of_weight("alpha", alpha, name) for name in self.weights}
-            self.alpha_end: dict[str, float] | None = None
-            if alpha_end is not None:
-                self.alpha_end = {name: of_weight("alpha_end", alpha_end, name) for name in self.weights}
-        except ValueError:
-            self.detach()
-            raise
+        super().__init__(model, **common)
         self.memory = {name: _identity(weight) for name, weight in self.weights.items()}
         self._heard = False
         self._protect(self.memory)
 
-    @classmethod
-    def reading(cls, preset: str) -> dict[str, Any]:
-        return {"patch_stride": 2, "clip": 10.0} if preset == "official" else {}
+    def examine(self) -> None:
+        self.alpha = by_weight("alpha", self._alphas, self.weights)
+        self.alpha_end: dict[str, float] | None = None
+        if self._alpha_ends is not None:
+            self.alpha_end = by_weight("alpha_end", self._alpha_ends, self.weights)
 
     def prepare(self, loader: Iterable[Any] | None) -> dict[str, Change]:
         """Before a task: ``P`` goes where the model is now, and hears what comes."""
@@ -119,7 +115,7 @@ class OWM(Method):
         """The gradients that arrive here are projected already."""
         self._listen()
         loss = super().learn(closure, parameters)
-        if self.update == "batch" and self._learning and not self._heard and self._has_gradients():
+        if self.update == "batch" and self.is_learning and not self._heard and self._has_gradients():
             raise RuntimeError(
                 "owm learns from inputs that it did not see: it hears forward passes in training mode. "
                 "Call model.train() before the training step."
@@ -133,24 +129,15 @@ class OWM(Method):
         if self.update == "task":
             listen(self.model, self.weights, self.sample(loader), self._take_up, self.forward)
 
-    def memory_state(self) -> Any:
-        """``P`` by weight, ``[g, d, d]``."""
-        return {"P": {name: P.clone() for name, P in self.memory.items()}}
+    def memory_state(self) -> dict[str, Any]:
+        """``P`` by weight, ``[g, d, d]``, which changes while a task is learned."""
+        return {"task": {"P": {name: P.clone() for name, P in self.memory.items()}}}
 
-    def load_memory(self, state: Any) -> None:
-        memory = {name: state["P"][name] for name in self.weights}
+    def load_memory(self, state: Mapping[str, Any]) -> None:
+        memory = {name: state["task"]["P"][name] for name in self.weights}
         for name, P in memory.items():
             check_directions(name, self.weights[name].shape, P)
         self._protect(memory)
-
-    def learning_state(self) -> list[Tensor]:
-        """``P`` changes while a task is learned."""
-        return [*super().learning_state(), *(P.clone() for P in self.memory.values())]
-
-    def load_learning_state(self, state: list[Tensor]) -> None:
-        own = len(state) - len(self.memory)
-        super().load_learning_state(state[:own])
-        self._protect(dict(zip(self.memory, state[own:], strict=True)))
 
     def _protect(self, memory: Mapping[str, Tensor]) -> None:
         """``∇W ← ∇W P`` from here on, with copies of ``memory``."""
@@ -166,7 +153,7 @@ class OWM(Method):
                 weight.listener = partial(self._hear, weight)
 
     def _hear(self, weight: ProtectedWeight, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._learning and self.model.training and torch.is_grad_enabled():
+        if self.is_learning and self.model.training and torch.is_grad_enabled():
             self._take_up(weight, use, args, kwargs)
             self._heard = True
 

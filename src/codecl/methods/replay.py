@@ -11,7 +11,7 @@ of its own for each step, so that it changes nothing that the network draws, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
@@ -38,7 +38,7 @@ class Replay(Method):
     Heads of earlier tasks go on training, each with the samples of its own task. One optimizer must train everything.
     """
 
-    holds_heads: ClassVar[bool] = False
+    freezes_heads: ClassVar[bool] = False
     every_epoch: bool = False
     """Whether samples are taken in again in later epochs."""
     room: tuple[str, int]
@@ -50,9 +50,9 @@ class Replay(Method):
         self.seed = seed
         self._raw: set[int] = set()
         """The tasks, by position, whose samples are kept as their stream stores them."""
-        self._passes, self._steps = 0, 0
+        self._passes, self.steps = 0, 0
         """Passes over batches in this task; steps since the beginning."""
-        self._new: list[Any] = []
+        self.new_batches: list[Any] = []
         """The batches since the last step."""
 
     # What a method overrides.
@@ -79,7 +79,7 @@ class Replay(Method):
 
     def random(self, use: str) -> torch.Generator:
         """Random numbers for one use in this step."""
-        return torch.Generator().manual_seed(method_seed(self.seed, self._steps, use))
+        return torch.Generator().manual_seed(method_seed(self.seed, self.steps, use))
 
     def batch_of(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs as the model takes them, labels, and positions of tasks."""
@@ -105,39 +105,35 @@ class Replay(Method):
 
     def watch(self, loader: Iterable[Any], epoch: int = 0, epochs: int = 1) -> Iterator[Any]:
         self._passes = max(self._passes, epoch) + 1
-        self._new = []
+        self.new_batches = []
         for batch in super().watch(loader, epoch, epochs):
-            self._new.append(batch)
+            self.new_batches.append(batch)
             yield batch
 
     def after_step(self) -> None:
         """Offer the samples of all batches since the last step: of several, if gradients are accumulated."""
         if self._passes <= 1 or self.every_epoch:
-            for batch in self._new or [self.batch]:
+            for batch in self.new_batches or [self.batch]:
                 for sample in self._samples_of(batch):
                     self.insert(sample)
-        self._new = []
-        self._steps += 1
+        self.new_batches = []
+        self.steps += 1
 
     def remember(self, loader: Iterable[Any] | None) -> None:
         self._passes = 0
 
-    def memory_state(self) -> Any:
+    def memory_state(self) -> dict[str, Any]:
+        """The samples and what counts them: all of it goes on whichever epoch is the best."""
         kept = {"samples": pack(self.samples_kept()), "raw": sorted(self._raw), "room": list(self.room)}
-        return kept | {"passes": self._passes, "steps": self._steps}
+        return {"replay": kept | {"passes": self._passes, "steps": self.steps}}
 
-    def load_memory(self, state: Any) -> None:
+    def load_memory(self, state: Mapping[str, Any]) -> None:
+        state = state["replay"]
         if tuple(state["room"]) != self.room:
             theirs, ours = (f"{setting} = {value}" for setting, value in (state["room"], self.room))
             raise ForeignState(f"the samples in the state were kept with {theirs}; here it is {ours}.")
         self.restore(unpack(state["samples"]))
-        self._raw, self._passes, self._steps = set(state["raw"]), int(state["passes"]), int(state["steps"])
-
-    def kept_state(self) -> Any:
-        return self.memory_state()
-
-    def load_kept(self, state: Any) -> None:
-        self.load_memory(state)
+        self._raw, self._passes, self.steps = set(state["raw"]), int(state["passes"]), int(state["steps"])
 
     def _decoded(self, t: int, x: Tensor) -> Tensor:
         if self.decode is None:

@@ -11,7 +11,7 @@ The maximum is taken over all columns, old and new. One that the inputs of a tas
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
@@ -50,11 +50,11 @@ class SGP(GPM):
             self.importance[name] = [self._accumulate(*each) for each in zip(before, B, R, strict=True)]
         self._protect()
 
-    def memory_state(self) -> Any:
+    def memory_state(self) -> dict[str, Any]:
         """The bases by weight, and the importance of their columns."""
         return super().memory_state() | {"importance": {name: self.importance.get(name, []) for name in self.weights}}
 
-    def load_memory(self, state: Any) -> None:
+    def load_memory(self, state: Mapping[str, Any]) -> None:
         importance: dict[str, list[Tensor]] = {}
         for name, weight in self.weights.items():
             ranks = [[basis.shape[1]] for basis in state["bases"][name]]
@@ -63,12 +63,8 @@ class SGP(GPM):
                 raise ForeignState(f"'{name}' has importances of shape {found} in the state; its bases need {ranks}.")
             if ranks:
                 importance[name] = [lam.to(weight.parameter.device) for lam in state["importance"][name]]
-        before, self.importance = self.importance, importance
-        try:
-            super().load_memory(state)
-        except (KeyError, ValueError):
-            self.importance = before
-            raise
+        self.importance = importance
+        super().load_memory(state)
 
     def _importance(self, name: str) -> list[Tensor]:
         return self.importance[name]

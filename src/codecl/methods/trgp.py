@@ -27,8 +27,9 @@ from torch import Tensor, nn
 from codecl.algebra import Moments, Subspace
 from codecl.attach import Change, Projection, ProtectedWeight, take
 from codecl.attach.projection import times
+from codecl.method.method import Presets
 from codecl.method.settings import check
-from codecl.method.state import ForeignState, check_directions
+from codecl.method.state import ForeignState
 from codecl.methods.gpm import GPM
 
 Chosen = list[dict[str, Tensor]]
@@ -119,6 +120,10 @@ class TRGP(GPM):
     """
 
     name: ClassVar[str] = "trgp"
+    presets: ClassVar[Presets] = {
+        "paper": {},
+        "official": {"first_rule": "below", "off_by_one": True, "gate": "first", "closed": ("*shortcut*",)},
+    }
 
     def __init__(
         self,
@@ -145,11 +150,6 @@ class TRGP(GPM):
         self.off_by_one, self.gate, self.third_task, self.closed = off_by_one, gate, third_task, closed
         self.chosen: list[dict[str, Chosen]] = []
 
-    @classmethod
-    def reading(cls, preset: str) -> dict[str, Any]:
-        published = {"off_by_one": True, "gate": "first", "closed": ("*shortcut*",)}
-        return super().reading(preset) | (published if preset == "official" else {})
-
     @property
     def samples_before(self) -> int | None:
         return self.gradient_samples
@@ -175,33 +175,30 @@ class TRGP(GPM):
             self._fold(name, R)
         self._protect()
 
-    def memory_state(self) -> Any:
+    def memory_state(self) -> dict[str, Any]:
         """The basis of all tasks, and which of its columns are whose."""
         return super().memory_state() | {"chosen": [dict(of_task) for of_task in self.chosen]}
 
-    def load_memory(self, state: Any) -> None:
-        chosen = [dict(of_task) for of_task in state["chosen"]]
-        for name, of_weight in (item for of_task in chosen for item in of_task.items()):
-            check_chosen(name, state["bases"][name], of_weight)
+    def load_memory(self, state: Mapping[str, Any]) -> None:
         super().load_memory(state)
-        self.chosen = chosen
+        self.chosen = [dict(of_task) for of_task in state["chosen"]]
+        for name, of_weight in (item for of_task in self.chosen for item in of_task.items()):
+            check_chosen(name, state["bases"][name], of_weight)
 
-    def load_change(self, name: str, state: Mapping[str, Any], memory: Any) -> Scaling:
-        weight, B, chosen = self.weights[name], memory["bases"][name], memory["chosen"]
-        check_directions(name, weight.shape, B)
-        if unknown := [j for j in state["tasks"] if not 0 <= j < len(chosen)]:
-            raise ForeignState(f"'{name}' trusts the tasks {unknown} in the state, whose memory has {len(chosen)}.")
-        like, bases = weight.parameter.detach(), []
-        for of_weight in (chosen[j][name] for j in state["tasks"]):
-            check_chosen(name, B, of_weight)
-            bases.append(task_basis(B, of_weight, like))
+    def effective_weight(self, name: str, state: Mapping[str, Any]) -> Scaling:
+        weight, like = self.weights[name], self.weights[name].parameter.detach()
+        if unknown := [j for j in state["tasks"] if not 0 <= j < len(self.chosen)]:
+            raise ForeignState(
+                f"'{name}' trusts the tasks {unknown} in the state, whose memory has {len(self.chosen)}."
+            )
+        bases = [self._basis(name, j) for j in state["tasks"]]
         found, expected = [list(Q.shape) for Q in state["Q"]], [[len(S), S.shape[2], S.shape[2]] for S in bases]
         if found != expected:
             raise ForeignState(f"'{name}' has Q of shape {found} in the state; its tasks need {expected}.")
         return Scaling(state["tasks"], bases, [Q.to(like) for Q in state["Q"]], weight)
 
     def describe(self, name: str) -> dict[str, Any]:
-        change = self.latest_changes.get(name)
+        change = self.effective.get(name)
         return super().describe(name) | {"trusted": list(change.tasks) if isinstance(change, Scaling) else []}
 
     def _fold(self, name: str, R: list[Moments]) -> None:

@@ -14,6 +14,7 @@ inputs, and ``Y cos Θ Zᵀ = svd(Aᵀ V)``:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -47,10 +48,10 @@ class TRGPSD(TRGP):
         self.tolerance, self.plasticity = tolerance, plasticity
         self.stable: dict[str, list[Tensor]] = {}
 
-    def memory_state(self) -> Any:
+    def memory_state(self) -> dict[str, Any]:
         return super().memory_state() | {"stable": {name: self.stable.get(name, []) for name in self.weights}}
 
-    def load_memory(self, state: Any) -> None:
+    def load_memory(self, state: Mapping[str, Any]) -> None:
         stable: dict[str, list[Tensor]] = {}
         for name, weight in self.weights.items():
             B, found = state["bases"][name], state["stable"][name]
@@ -62,12 +63,8 @@ class TRGPSD(TRGP):
             if any(share < 1 - ORTHONORMAL for share in inside):
                 raise ForeignState(f"'{name}' shares directions in the state that its bases do not have.")
             stable[name] = [U.to(weight.parameter.device) for U in found]
-        before, self.stable = self.stable, stable
-        try:
-            super().load_memory(state)
-        except (KeyError, ValueError):
-            self.stable = before
-            raise
+        self.stable = stable
+        super().load_memory(state)
 
     def _fold(self, name: str, R: list[Moments]) -> None:
         self.stable[name] = [self._shared(name, A, r) for A, r in self._with_past(name, R)]

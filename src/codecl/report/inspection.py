@@ -117,7 +117,7 @@ def _from_checkpoint(recipe: Recipe, path: Path, root: Path) -> Tree:
         return {"notice": f"{old}; to see what {files[0].name} holds, the network must be made: {error}"}
     except (BrokenCheckpoint, KeyError, ValueError, RuntimeError) as error:
         raise UsageError(f"{files[0]} cannot be read: {error}") from None
-    layers = {"file": files[0].name, "layers": trainer.method.contents()}
+    layers = {"file": files[0].name, "layers": trainer.method.memory_summary()}
     return {"notice": f"{old}: this is what {files[0].name} holds.", "checkpoint": layers}
 
 

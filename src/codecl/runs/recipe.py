@@ -88,7 +88,7 @@ def make_recipe(asked: Mapping[str, Any], changes: Mapping[str, Any], epochs: in
     published = _published(benchmark, name, preset)
     training = _plan_defaults() | published["training"] | dict(given.get("training", {}))
     settings = (
-        setting_defaults(method) | method.reading(preset) | published["settings"] | dict(given.get("settings", {}))
+        setting_defaults(method) | method.preset(preset) | published["settings"] | dict(given.get("settings", {}))
     )
     data = {switch: choices[0] for switch, choices in switches.items()}
     data |= {key: _word(value) for key, value in given.get("data", {}).items()}

@@ -153,13 +153,13 @@ def check_state_is_plain(make: Make) -> None:
 
 
 def check_other_heads_are_untouched(make: Make) -> None:
-    """Learning a task leaves the heads of the others as they were; with ``holds_heads = False``, all of them train."""
+    """Learning a task leaves other heads as they were; with ``freezes_heads = False``, all of them train."""
     heads: dict[int, Tensor] = {}
     method = make(network())
-    if not method.holds_heads:
+    if not method.freezes_heads:
         Trainer(method, small_stream(2), PLAN).run()
         stopped = [n for n, p in method.model.named_parameters() if n.startswith("heads.") and not p.requires_grad]
-        assert not stopped, f"{stopped} do not train, though holds_heads = False"
+        assert not stopped, f"{stopped} do not train, though freezes_heads = False"
         return
 
     def watch(event: Any) -> None:

@@ -149,8 +149,7 @@ class Trainer:
         best, epoch, stop = self._snapshot(), 0, False
         if state:
             self.model.load_state_dict(state["model"])
-            self.method.load_learning_state(state["learning"])
-            self.method.load_kept(state.get("kept"))
+            self.method.load_state_dict(state["method"])
             optimizer.load_state_dict(state["optimizer"])
             rule.load_state_dict(state["rule"])
             best, epoch, stop = state["best"], state["epoch"], state["stop"]
@@ -172,10 +171,10 @@ class Trainer:
             )  # fmt: skip
             if self.store is not None:
                 tree = {"epoch": epoch, "stop": stop, "best": best, "rule": rule.state_dict()} | self._snapshot()
-                tree |= {"optimizer": optimizer.state_dict(), "kept": self.method.kept_state()}
+                tree |= {"optimizer": optimizer.state_dict(), "method": self.method.state_dict(within_task=True)}
                 self.store.save_epoch(t, epoch, tree | self._progress_state())
         self.model.load_state_dict(best["model"])
-        self.method.load_learning_state(best["learning"])
+        self.method.load_state_dict(best["method"])
         self.progress.epochs.append(epoch)
 
     def _epoch(self, t: int, part: Part, epoch: int, optimizer: torch.optim.Optimizer) -> float:
@@ -215,7 +214,7 @@ class Trainer:
                     row[seen] = self.evaluate(self.stream.tasks[seen].test)[1]
         self.progress.accuracy.append(row)
         name = "all tasks" if self.method.joint else self.stream.tasks[t].name
-        remembered = {"bytes": self.method.bytes(), "layers": self.method.contents()}
+        remembered = {"bytes": self.method.bytes(), "layers": self.method.memory_summary()}
         self._tell("task", task=t, name=name, accuracy=row, **remembered, **self._together)
 
     def evaluate(self, part: Part) -> tuple[float, float]:
@@ -264,7 +263,7 @@ class Trainer:
         """What training changes: the model and what the task learns beside it."""
         return {
             "model": {name: value.detach().clone() for name, value in self.model.state_dict().items()},
-            "learning": self.method.learning_state(),
+            "method": self.method.state_dict(within_task=True, replay=False),
         }
 
     @property
