@@ -176,12 +176,16 @@ def test_the_plans_above_stop_early_and_decay():
 # The best epoch.
 
 
+def learned(method):
+    return [parameter.detach().clone() for parameter in method.parameters()]
+
+
 class Watched(CodeCL):
     """Notes what it is asked to remember."""
 
     def remember(self, loader):
         self.ended = getattr(self, "ended", [])
-        self.ended.append(({n: v.clone() for n, v in self.model.state_dict().items()}, self.learning_state()))
+        self.ended.append(({n: v.clone() for n, v in self.model.state_dict().items()}, learned(self)))
         super().remember(loader)
 
 
@@ -191,7 +195,7 @@ def test_the_best_epoch_is_restored_with_its_mixing_and_head():
     def observe(event):
         if event["event"] == "epoch":
             weights = {name: value.clone() for name, value in method.model.state_dict().items()}
-            epochs.append((event["task"], event["validation_loss"], weights, method.learning_state()))
+            epochs.append((event["task"], event["validation_loss"], weights, learned(method)))
 
     Trainer(method, small_stream(), replace(PLAN, patience=3), None, (observe,)).run()
     earlier = 0

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, ClassVar, Self
 
 import torch
@@ -392,7 +392,8 @@ class Method:
         try:
             self._load(state)
         except BaseException as error:
-            self._load(before)
+            with suppress(KeyError):  # a method that cannot load its own state
+                self._load(before)
             if isinstance(error, KeyError):
                 raise ForeignState(f"the state is incomplete: it lacks {error}.") from None
             raise
