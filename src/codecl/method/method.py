@@ -35,7 +35,7 @@ from codecl.method.guard import Closure, Project
 from codecl.method.guards import Guards
 from codecl.method.memory_summary import summary
 from codecl.method.per_task import PerTask
-from codecl.method.state import FORMAT, ForeignState, check_directions, check_state, size
+from codecl.method.state import ForeignState, check_directions, check_state, size, state_within_task, whole_state
 from codecl.text import unknown_name
 
 Task = int | str
@@ -359,22 +359,7 @@ class Method:
         With ``within_task`` only what changes while a task is learned, to be loaded on top of a whole state. Without
         ``replay`` it leaves out the samples kept for replay: restoring the best epoch does not forget later ones.
         """
-        if within_task:
-            keys = ("task", "replay") if replay else ("task",)
-            changing = {key: value for key, value in self.memory_state().items() if key in keys}
-            learned = [parameter.detach().clone() for parameter in self.parameters()]
-            return {"within_task": True, "parameters": learned, "memory": changing}
-        return {
-            "format": FORMAT,
-            "method": self.name,
-            "weights": {name: list(weight.shape) for name, weight in self.weights.items()},
-            "tasks": list(self.tasks),
-            "learning": self.is_learning,
-            "per_task": [dict(values) for values in self.per_task.stored],
-            "effective": [{name: e.state() for name, e in task.items()} for task in self.per_task.effective],
-            "memory": self.memory_state(),
-            "notes": {name: dict(facts) for name, facts in self.notes.items()},
-        }
+        return state_within_task(self, replay) if within_task else whole_state(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state_dict()`` was taken; a state that does not fit changes nothing.
@@ -385,9 +370,7 @@ class Method:
         if isinstance(state, Mapping) and state.get("within_task"):
             self._load_within_task(state)
             return
-        per_task = {name: list(value.shape) for name, value in self.per_task.values().items()}
-        shapes = {name: list(weight.shape) for name, weight in self.weights.items()}
-        check_state(state, self.name, shapes, per_task)
+        check_state(state, self)
         before = self.state_dict()
         try:
             self._load(state)

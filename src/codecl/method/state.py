@@ -1,11 +1,14 @@
-"""The state of a method: checks on loading, and its size."""
+"""The state of a method: what is saved, what is refused on loading, and its size."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from codecl.method.method import Method
 
 Shapes = Mapping[str, list[int]]
 
@@ -17,11 +20,31 @@ class ForeignState(ValueError):
     """A state that does not belong to this method on this model."""
 
 
-def check_state(state: Any, method: str, weights: Shapes, per_task: Shapes) -> None:
-    """Refuse a state of another version, method or model, and say what differs.
+def whole_state(method: Method) -> dict[str, Any]:
+    """Everything but the model's own parameters."""
+    return {
+        "format": FORMAT,
+        "method": method.name,
+        "weights": _weights(method),
+        "tasks": list(method.tasks),
+        "learning": method.is_learning,
+        "per_task": [dict(values) for values in method.per_task.stored],
+        "effective": [{name: e.state() for name, e in task.items()} for task in method.per_task.effective],
+        "memory": method.memory_state(),
+        "notes": {name: dict(facts) for name, facts in method.notes.items()},
+    }
 
-    ``weights`` are the protected ones as ``[g, o, d]``, ``per_task`` the tensors that every task has a copy of.
-    """
+
+def state_within_task(method: Method, replay: bool) -> dict[str, Any]:
+    """What changes while a task is learned, with or without the samples kept for replay."""
+    keys = ("task", "replay") if replay else ("task",)
+    memory = {key: value for key, value in method.memory_state().items() if key in keys}
+    learned = [parameter.detach().clone() for parameter in method.parameters()]
+    return {"within_task": True, "parameters": learned, "memory": memory}
+
+
+def check_state(state: Any, method: Method) -> None:
+    """Refuse a state of another version, method or model, and say what differs."""
     if not isinstance(state, Mapping) or "format" not in state:
         raise ForeignState(
             "this is not the state of a codecl method: it has no 'format'. Pass what method.state_dict() returned."
@@ -30,15 +53,16 @@ def check_state(state: Any, method: str, weights: Shapes, per_task: Shapes) -> N
         raise ForeignState(f"the state has format {state['format']}; this version of codecl reads format {FORMAT}.")
     if missing := FIELDS - state.keys():
         raise ForeignState(f"the state is incomplete: it lacks {sorted(missing)}.")
-    if state["method"] != method:
-        raise ForeignState(f"the state is of method {state['method']!r}, this one is {method!r}.")
-    _check_shapes("the state is of another model ([g, o, d] of weights)", weights, state["weights"])
+    if state["method"] != method.name:
+        raise ForeignState(f"the state is of method {state['method']!r}, this one is {method.name!r}.")
+    _check_shapes("the state is of another model ([g, o, d] of weights)", _weights(method), state["weights"])
     begun, learned = len(state["tasks"]), len(state["tasks"]) - bool(state["learning"])
     if len(state["effective"]) != begun or len(state["per_task"]) != learned:
         raise ForeignState(
             f"the state is incomplete: it names {begun} tasks, {learned} of them learned, but holds the effective "
             f"weights of {len(state['effective'])} and the heads, norms and biases of {len(state['per_task'])}."
         )
+    per_task = {name: list(value.shape) for name, value in method.per_task.values().items()}
     for task, values in zip(state["tasks"], state["per_task"], strict=False):
         theirs = {name: list(value.shape) for name, value in values.items()}
         _check_shapes(f"task {task!r} of the state has other heads, norms or biases of its own", per_task, theirs)
@@ -50,6 +74,10 @@ def check_directions(name: str, shape: tuple[int, int, int], directions: Sequenc
     found = [U.shape[0] for U in directions]
     if found != [d] * g:
         raise ForeignState(f"'{name}' has directions of {found} inputs in the state, and of {[d] * g} here.")
+
+
+def _weights(method: Method) -> dict[str, list[int]]:
+    return {name: list(weight.shape) for name, weight in method.weights.items()}
 
 
 def _check_shapes(what: str, here: Shapes, theirs: Shapes) -> None:
