@@ -10,15 +10,17 @@ codecl; the lines marked with an arrow are what CODE-CL adds to them.
 import argparse
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from common import Rows, accuracy, compare, train
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from codecl import CodeCL, Method, MultiHead
+from codecl import Method, MultiHead
 from codecl.benchmarks.data.folder import ImageFolder
 
 EPOCHS, SIZE, SEED = 8, 24, 0
@@ -115,38 +117,21 @@ class Network(nn.Sequential):
         super().__init__(Block(3, 16), Block(16, 32), Block(32, 32), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-def train(model: nn.Module, loader: DataLoader, optimizer: torch.optim.Optimizer) -> None:
-    """An ordinary training loop: nothing in it knows of codecl."""
-    model.train()
-    for _ in range(EPOCHS):
-        for x, y in loader:
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, data: TensorDataset) -> float:
-    model.eval()
-    x, y = data.tensors
-    return 100 * float((model(x).argmax(1) == y).float().mean())
-
-
 def learn_all(
     stream: list[tuple[str, TensorDataset, TensorDataset]], make_method: type[Method], **settings: object
-) -> list[list[float]]:
+) -> Rows:
     """``rows[i][j]``: the accuracy on task j after learning task i."""
     torch.manual_seed(SEED)
     model = MultiHead(Network(), Network.features, classes=2, bias=True)
     method = make_method(model, **settings)  # ←
-    rows: list[list[float]] = []
+    rows: Rows = []
     for t, (name, learn, _) in enumerate(stream):
         model.select(t)  # a new head
         loader = DataLoader(learn, batch_size=16, shuffle=True)
         optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
         method.guard(optimizer)  # ←
         method.begin_task(name, loader)  # ←
-        train(model, loader, optimizer)
+        train(model, loader, optimizer, EPOCHS)
         method.end_task(loader)  # ←
         row = []
         for seen, _, test in stream[: t + 1]:
@@ -157,24 +142,11 @@ def learn_all(
 
 
 def main(folder: str | None = None) -> None:
-    torch.set_num_threads(1)  # the network is tiny: a second thread would only wait
     with TemporaryDirectory() as drawn:
         if folder is None:
             draw_pictures(Path(drawn))
         stream = tasks(Path(folder or drawn))
-    width = max(14, *(len(name) + 2 for name, _, _ in stream))
-    print(f"{len(stream)} tasks: accuracy in % after the last one (and when it had just been learned)\n")
-    print(f"{'':<14}" + "".join(f"{name:<{width}}" for name, _, _ in stream) + "ACC     BWT")
-    for label, make, settings in (
-        ("fine-tuning", Method, {}),
-        ("CODE-CL", CodeCL, {"aperture": 8.0, "free_dims": 16}),
-    ):
-        rows = learn_all(stream, make, **settings)
-        last, just = rows[-1], [row[-1] for row in rows]
-        cells = "".join(f"{f'{now:5.1f} ({then:5.1f})':<{width}}" for now, then in zip(last, just, strict=True))
-        backward = sum(now - then for now, then in zip(last[:-1], just[:-1], strict=True)) / max(1, len(rows) - 1)
-        print(f"{label:<14}{cells}{sum(last) / len(last):5.1f}  {backward:+6.1f}")
-    print("\nACC: mean of the last accuracies. BWT: what earlier tasks lost (−) or gained (+) since they were learned.")
+    compare([name for name, _, _ in stream], partial(learn_all, stream), {"aperture": 8.0, "free_dims": 16})
 
 
 if __name__ == "__main__":

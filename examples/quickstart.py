@@ -8,11 +8,12 @@ with an arrow.
 """
 
 import torch
+from common import Rows, accuracy, compare, train
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from codecl import CodeCL, Method
+from codecl import Method
 
 TASKS, EPOCHS, SEED = 5, 15, 0
 
@@ -42,36 +43,19 @@ class Network(nn.Module):
         return self.classifier(self.hidden2(self.hidden1(x).relu()).relu())
 
 
-def train(model: nn.Module, loader: DataLoader, optimizer: torch.optim.Optimizer) -> None:
-    """An ordinary training loop: nothing in it knows of codecl."""
-    model.train()
-    for _ in range(EPOCHS):
-        for x, y in loader:
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, data: TensorDataset) -> float:
-    model.eval()
-    x, y = data.tensors
-    return 100 * float((model(x).argmax(1) == y).float().mean())
-
-
-def learn_all(make_method: type[Method], **settings: object) -> list[list[float]]:
+def learn_all(make_method: type[Method], **settings: object) -> Rows:
     """``rows[i][j]``: the accuracy on task j after learning task i."""
     torch.manual_seed(SEED)
     model = Network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     method = make_method(model, heads=["classifier"], **settings)  # ←
     method.guard(optimizer)  # ←
-    rows: list[list[float]] = []
+    rows: Rows = []
     stream = tasks()
     for t, (learn, _) in enumerate(stream):
         loader = DataLoader(learn, batch_size=32, shuffle=True)
         method.begin_task(t, loader)  # ←
-        train(model, loader, optimizer)
+        train(model, loader, optimizer, EPOCHS)
         method.end_task(loader)  # ←
         row = []
         for seen in range(t + 1):
@@ -82,19 +66,7 @@ def learn_all(make_method: type[Method], **settings: object) -> list[list[float]
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # the network is tiny: a second thread would only wait
-    print(f"{TASKS} tasks of shuffled digits: accuracy in % after the last one (and when it had just been learned)\n")
-    print(f"{'':<14}" + "".join(f"task {t + 1:<9}" for t in range(TASKS)) + "ACC     BWT")
-    for label, make, settings in (
-        ("fine-tuning", Method, {}),
-        ("CODE-CL", CodeCL, {"aperture": 16.0, "free_dims": 20}),
-    ):
-        rows = learn_all(make, **settings)
-        last, just = rows[-1], [row[-1] for row in rows]
-        cells = "".join(f"{now:5.1f} ({then:4.1f})  " for now, then in zip(last, just, strict=True))
-        backward = sum(now - then for now, then in zip(last[:-1], just[:-1], strict=True)) / (TASKS - 1)
-        print(f"{label:<14}{cells}{sum(last) / TASKS:5.1f}  {backward:+6.1f}")
-    print("\nACC: mean of the last accuracies. BWT: what earlier tasks lost (−) or gained (+) since they were learned.")
+    compare([f"task {t + 1}" for t in range(TASKS)], learn_all, {"aperture": 16.0, "free_dims": 20})
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ places and ``nn.TransformerEncoderLayer``, the training loop a user's own; the l
 import random
 
 import torch
+from common import Rows, accuracy, compare, train
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from codecl import CodeCL, Method
+from codecl import Method
 
 EPOCHS, SENTENCES, SEED = 12, 600, 0
 LENGTH = 18
@@ -99,36 +100,19 @@ class Network(nn.Module):
         return self.classifier(x[:, 0])
 
 
-def train(model: nn.Module, loader: DataLoader, optimizer: torch.optim.Optimizer) -> None:
-    """An ordinary training loop: nothing in it knows of codecl."""
-    model.train()
-    for _ in range(EPOCHS):
-        for x, y in loader:
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, data: TensorDataset) -> float:
-    model.eval()
-    x, y = data.tensors
-    return 100 * float((model(x).argmax(1) == y).float().mean())
-
-
-def learn_all(make_method: type[Method], **settings: object) -> list[list[float]]:
+def learn_all(make_method: type[Method], **settings: object) -> Rows:
     """``rows[i][j]``: the accuracy on domain j after learning domain i."""
     torch.manual_seed(SEED)
     model = Network()
     method = make_method(model, heads=["classifier"], **settings)  # ←
-    rows: list[list[float]] = []
+    rows: Rows = []
     stream = tasks()
     for t, (learn, _) in enumerate(stream):
         loader = DataLoader(learn, batch_size=32, shuffle=True)
         optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
         method.guard(optimizer)  # ←
         method.begin_task(t, loader)  # ←
-        train(model, loader, optimizer)
+        train(model, loader, optimizer, EPOCHS)
         method.end_task(loader)  # ←
         row = []
         for seen in range(t + 1):
@@ -139,23 +123,12 @@ def learn_all(make_method: type[Method], **settings: object) -> list[list[float]
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # the network is tiny: a second thread would only wait
     chance = random.Random(SEED + 1)
     for domain in DOMAINS:
         text, praise = sentence(domain, chance)
         print(f"{domain:<10}{'good' if praise else 'bad ':<6}{text}")
-    print("\nAccuracy in % after the last domain (and when it had just been learned)\n")
-    print(f"{'':<14}" + "".join(f"{domain:<14}" for domain in DOMAINS) + "ACC     BWT")
-    for label, make, settings in (
-        ("fine-tuning", Method, {}),
-        ("CODE-CL", CodeCL, {"aperture": {"words*": 300.0, "*": 16.0}, "free_dims": 8}),
-    ):
-        rows = learn_all(make, **settings)
-        last, just = rows[-1], [row[-1] for row in rows]
-        cells = "".join(f"{now:5.1f} ({then:5.1f}) " for now, then in zip(last, just, strict=True))
-        backward = sum(now - then for now, then in zip(last[:-1], just[:-1], strict=True)) / (len(rows) - 1)
-        print(f"{label:<14}{cells}{sum(last) / len(last):5.1f}  {backward:+6.1f}")
-    print("\nACC: mean of the last accuracies. BWT: what earlier ones lost (−) or gained (+) since they were learned.")
+    print()
+    compare(list(DOMAINS), learn_all, {"aperture": {"words*": 300.0, "*": 16.0}, "free_dims": 8})
 
 
 if __name__ == "__main__":

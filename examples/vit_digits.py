@@ -8,11 +8,11 @@ layers between are protected; norms train in the first task only.
 """
 
 import torch
+from common import Rows, accuracy, compare, train
 from sklearn.datasets import load_digits
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from codecl import CodeCL, Method, MultiHead
+from codecl import Method, MultiHead
 from codecl.networks import VisionTransformer
 
 TASKS, EPOCHS, SEED = 5, 8, 0
@@ -38,28 +38,11 @@ def network() -> MultiHead:
     return MultiHead(backbone, backbone.features, classes=2, bias=True)
 
 
-def train(model: nn.Module, loader: DataLoader, optimizer: torch.optim.Optimizer) -> None:
-    """An ordinary training loop: nothing in it knows of codecl."""
-    model.train()
-    for _ in range(EPOCHS):
-        for x, y in loader:
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, data: TensorDataset) -> float:
-    model.eval()
-    x, y = data.tensors
-    return 100 * float((model(x).argmax(1) == y).float().mean())
-
-
-def learn_all(make_method: type[Method], **settings: object) -> list[list[float]]:
+def learn_all(make_method: type[Method], **settings: object) -> Rows:
     """``rows[i][j]``: the accuracy on task j after learning task i."""
     model = network()
     method = make_method(model, **settings)  # ←
-    rows: list[list[float]] = []
+    rows: Rows = []
     stream = tasks()
     for t, (learn, _) in enumerate(stream):
         model.select(t)  # a new head
@@ -67,7 +50,7 @@ def learn_all(make_method: type[Method], **settings: object) -> list[list[float]
         optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
         method.guard(optimizer)  # ←
         method.begin_task(t, loader)  # ←
-        train(model, loader, optimizer)
+        train(model, loader, optimizer, EPOCHS)
         method.end_task(loader)  # ←
         row = []
         for seen in range(t + 1):
@@ -78,19 +61,7 @@ def learn_all(make_method: type[Method], **settings: object) -> list[list[float]
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # the network is tiny: a second thread would only wait
-    print(f"{TASKS} tasks of two digits: accuracy in % after the last one (and when it had just been learned)\n")
-    print(f"{'':<14}" + "".join(f"{f'{2 * t}, {2 * t + 1}':<14}" for t in range(TASKS)) + "ACC     BWT")
-    for label, make, settings in (
-        ("fine-tuning", Method, {}),
-        ("CODE-CL", CodeCL, {"aperture": 60.0, "free_dims": 16}),
-    ):
-        rows = learn_all(make, **settings)
-        last, just = rows[-1], [row[-1] for row in rows]
-        cells = "".join(f"{now:5.1f} ({then:5.1f}) " for now, then in zip(last, just, strict=True))
-        backward = sum(now - then for now, then in zip(last[:-1], just[:-1], strict=True)) / (TASKS - 1)
-        print(f"{label:<14}{cells}{sum(last) / TASKS:5.1f}  {backward:+6.1f}")
-    print("\nACC: mean of the last accuracies. BWT: what earlier tasks lost (−) or gained (+) since they were learned.")
+    compare([f"{2 * t}, {2 * t + 1}" for t in range(TASKS)], learn_all, {"aperture": 60.0, "free_dims": 16})
 
 
 if __name__ == "__main__":

@@ -11,6 +11,12 @@ from codecl import CodeCL, Method
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
+@pytest.fixture(autouse=True)
+def _examples_are_importable(monkeypatch):
+    """As when one of them is run: its folder comes first on the path."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+
 def load(name):
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
