@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from codecl import Conceptor, Projection
-from codecl.attach.projection import projected_linear, projected_weight
+from codecl import Conceptor
+from codecl.attach.projection import Dense, LowRank, project_conceptors, projected_linear, projected_weight
 from tests.layers.cases import Memory, memories, memory_of, normal, orthonormal, seeds
 
 EYE = torch.eye(8, dtype=torch.float64)
@@ -26,14 +26,14 @@ def test_both_ways_of_holding_it(k, rest):
     """As a basis up to half of the dimension, as one matrix above it."""
     memory = memory_of(0, 8, [k], [rest])
     projection = memory.projection(EYE)
-    assert (projection.matrix is not None) == (k > 4)
-    assert projection.rank == (8 if k > 4 else k)
+    assert isinstance(projection, Dense if k > 4 else LowRank)
+    assert k > 4 or projection.basis.shape == (1, 8, k)
     assert_close(projection(EYE[None])[0], EYE - memory.dense[0], rtol=1e-12, atol=1e-12)
 
 
 def test_projection_of_conceptors_of_different_rank_and_rest():
     some, none, all_but = Conceptor.fit(normal(0, 2, 8), 3.0), Conceptor.zero(8), ~Conceptor.fit(normal(1, 3, 8), 2.0)
-    projection = Projection.of_conceptors([some, none, all_but], EYE)
+    projection = project_conceptors([some, none, all_but], EYE)
     A = normal(2, 3, 5, 8)
     dense = torch.stack([some.dense(), none.dense(), all_but.dense()])
     assert_close(projection(A), A - A @ dense, rtol=1e-12, atol=1e-12)

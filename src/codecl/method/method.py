@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn, optim
 
-from codecl.attach import Forward, attach, call_with_first, refuse_wrappers, survey
+from codecl.attach import Forward, ProtectedWeight, attach, call_with_first, refuse_wrappers, survey
 from codecl.attach.survey import Policy
 from codecl.method.guard import Project
 from codecl.method.guards import Guards
@@ -39,6 +39,7 @@ class Method(Remembering):
     label: ClassVar[str] = ""
     """What every table says beside the name."""
     protects: ClassVar[bool] = False
+    weight_type: ClassVar[type[ProtectedWeight]] = ProtectedWeight
     plain_first_task: ClassVar[bool] = True
     """Whether the first task is learned exactly as fine-tuning would learn it."""
     holds_heads: ClassVar[bool] = True
@@ -59,7 +60,8 @@ class Method(Remembering):
         loss: Loss | None = None,
     ) -> None:
         refuse_wrappers(model)
-        super().__init__(model, survey(model, heads, skip, norm, bias, self.protects, added), forward, loss)
+        layers = survey(model, heads, skip, norm, bias, self.protects, added, self.weight_type)
+        super().__init__(model, layers, forward, loss)
         self._unprojected = Unprojected(model, self.layers, self.holds_heads)
         self._guards = Guards(self.weights, self)
         self._attached = True

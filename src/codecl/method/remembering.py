@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from codecl.attach import Change, Forward, LayerTable, Mixing, ProtectedWeight, call_with_first, take
+from codecl.attach import EffectiveWeight, Forward, LayerTable, Mixing, ProtectedWeight, call_with_first, take
 from codecl.method.learning import Learning, Loss, loss_gradients
 from codecl.method.memory_summary import summary
 from codecl.method.state import check_directions
@@ -38,7 +38,7 @@ class Remembering(Learning):
         self.layers = layers
         self.tasks: list[Task] = []
         self._learning = False
-        self._changes: list[dict[str, Change]] = []
+        self._changes: list[dict[str, EffectiveWeight]] = []
         self._notes: dict[str, dict[str, Any]] = {}
         self._shown: int | None = None
 
@@ -61,7 +61,7 @@ class Remembering(Learning):
         """The settings that make the method what the paper prints (``paper``) or its authors run (``official``)."""
         return {}
 
-    def prepare(self, loader: Iterable[Any] | None) -> dict[str, Change]:
+    def prepare(self, loader: Iterable[Any] | None) -> dict[str, EffectiveWeight]:
         """Before a task after the first: how its view of the weights differs from the shared ones, by weight name."""
         return {}
 
@@ -75,8 +75,8 @@ class Remembering(Learning):
     def load_memory(self, state: Any) -> None:
         """The inverse of ``memory_state``; sets the projections."""
 
-    def load_change(self, name: str, state: Mapping[str, Any], memory: Any) -> Change:
-        """The inverse of ``Change.state()``; ``memory`` is the ``memory_state()`` that was saved beside it."""
+    def load_change(self, name: str, state: Mapping[str, Any], memory: Any) -> EffectiveWeight:
+        """The inverse of ``EffectiveWeight.state()``; ``memory`` is the ``memory_state()`` that was saved beside it."""
         check_directions(name, self.weights[name].shape, state["U"])
         return Mixing.from_state(state, like=self.weights[name].parameter)
 
@@ -92,12 +92,12 @@ class Remembering(Learning):
         return self.layers.protected
 
     @property
-    def changes(self) -> dict[str, Change]:
+    def changes(self) -> dict[str, EffectiveWeight]:
         """How the task being learned sees the weights, by name; nothing between tasks."""
         return self._changes[-1] if self._learning else {}
 
     @property
-    def latest_changes(self) -> dict[str, Change]:
+    def latest_changes(self) -> dict[str, EffectiveWeight]:
         """How the task that was begun last sees the weights, also once it has been learned."""
         return self._changes[-1] if self._changes else {}
 
