@@ -7,8 +7,16 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from codecl import Conceptor
-from codecl.attach.projection import Dense, LowRank, project_conceptors, projected_linear, projected_weight
-from tests.layers.cases import Memory, memories, memory_of, normal, orthonormal, seeds
+from codecl.attach.projection import (
+    Dense,
+    Entrywise,
+    LowRank,
+    project_away,
+    project_conceptors,
+    projected_linear,
+    projected_weight,
+)
+from tests.layers.cases import Memory, attached, memories, memory_of, normal, orthonormal, redrawn, seeds
 
 EYE = torch.eye(8, dtype=torch.float64)
 
@@ -112,3 +120,35 @@ def test_a_gradient_penalty_is_projected_too():
     for gradient in found:
         assert_close(gradient, bare @ (EYE - memory.dense[0]))
     assert (bare @ memory.bases[0]).abs().max() > 0.1
+
+
+def test_entries_are_kept_one_by_one():
+    kept, G = torch.rand(2, 3, 4, generator=torch.Generator().manual_seed(0)), normal(0, 2, 3, 4)
+    projection = Entrywise(kept)
+    assert_close(projection(G), G * kept.double())
+    assert projection.capacity == pytest.approx(1 - float(kept.mean()))
+    assert not projection.on_inputs
+    assert not projection.removes(orthonormal(0, 4, 2).expand(2, -1, -1))
+
+
+@pytest.mark.parametrize("n", [2, 40])
+def test_what_is_kept_entry_by_entry_is_projected_on_the_gradient_side(n):
+    layer, x = redrawn(torch.nn.Linear(4, 3)), normal(1, n, 4)
+    kept = torch.rand(1, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with attached(layer) as weights:
+        weights["weight"].projection = Entrywise(kept)
+        layer(x).sum().backward()
+    assert_close(layer.weight.grad, x.sum(0) * kept[0])
+
+
+@pytest.mark.parametrize("k", [3, 6])
+def test_directions_are_removed_if_they_are_wholly_remembered(k):
+    U = orthonormal(0, 8, k)
+    for s, removed in ((1.0, True), (0.999, False)):
+        projection = Memory([U], [torch.full((k,), s, dtype=torch.float64)], [0]).projection(EYE)
+        assert projection.removes(U[None]) == removed
+
+
+def test_by_default_directions_are_projected_away_wholly_and_the_rest_not_at_all():
+    U, A = orthonormal(0, 8, 3), normal(1, 1, 5, 8)
+    assert_close(project_away([U], EYE)(A), A - A @ U @ U.mT)

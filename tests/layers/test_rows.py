@@ -109,3 +109,20 @@ def test_dispatch_follows_subclasses():
     assert kind_of(nn.modules.linear.NonDynamicallyQuantizableLinear(2, 2)) is kind_of(nn.Linear(2, 2)) is LinearKind
     assert kind_of(nn.ConvTranspose2d(1, 1, 1)) is None
     assert kind_of(nn.EmbeddingBag(2, 2)) is None
+
+
+def test_only_layers_with_patches_have_a_kernel():
+    assert bound(nn.Conv2d(2, 3, (3, 2))).kernel == (3, 2)
+    assert bound(nn.Linear(2, 3)).kernel == ()
+    assert bound(nn.Embedding(2, 3)).kernel == ()
+
+
+def test_a_bound_kind_knows_its_weight_also_while_another_takes_its_place():
+    layer = nn.MultiheadAttention(4, 2)
+    kind = kind_of(layer)(layer, "out_proj.weight", "block.attention")
+    assert kind.full_name == "block.attention.out_proj.weight"
+    assert kind.value is layer.out_proj.weight
+    other = torch.zeros(4, 4)
+    parameters, key = kind.place
+    parameters[key] = other
+    assert kind.value is other
