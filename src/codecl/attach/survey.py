@@ -1,6 +1,6 @@
 """Every weight of a model, and what becomes of it: protected, or not and why.
 
-Nothing is skipped silently. A trainable weight that is neither protected, nor a head, nor named in ``skip`` stops the
+Nothing is skipped silently: a trainable weight that is neither protected, nor a head, nor named in ``skip`` stops the
 construction with a message that says what to do about it.
 """
 
@@ -20,7 +20,11 @@ from codecl.layers.norms import is_norm
 from codecl.text import unknown_name
 
 Policy = Literal["freeze", "per-task", "free"]
-POLICIES = ("freeze", "per-task", "free")
+_POLICY_NOTES: dict[Policy, str] = {
+    "freeze": "freeze: held after the first task",
+    "per-task": "per-task: a copy for every task",
+    "free": "free: trains throughout, old tasks are not protected from it",
+}
 
 
 class UncoveredWeights(ValueError):
@@ -106,8 +110,8 @@ def survey(
 ) -> LayerTable:
     """Look at every parameter of ``model`` and decide what becomes of it; the protected are of ``weight_type``."""
     for name, policy in (("norm", norm), ("bias", bias)):
-        if policy not in POLICIES:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, POLICIES))}; got {policy!r}.")
+        if policy not in _POLICY_NOTES:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, _POLICY_NOTES))}; got {policy!r}.")
     _check_names(model, "heads", heads)
     _check_names(model, "skip", skip)
     _check_names(model, "added", added)
@@ -135,7 +139,7 @@ def survey(
 
 @dataclass(frozen=True)
 class _Place:
-    """One name of a parameter: the module that holds it and, if refused by name, why and where."""
+    """One name of a parameter: its module and, if that is refused, why."""
 
     module_name: str
     module: nn.Module
@@ -168,9 +172,9 @@ def _places(model: nn.Module) -> dict[str, tuple[nn.Parameter, list[_Place]]]:
         kind = kind_of(module)
         if above is None and kind is not None and (reason := kind.refusal(module)) is not None:
             above = refused[module_name] = f"'{module_name}' is {type(module).__name__}: {reason}"
-        for attribute in (name for name in (*kind.weights, *kind.biases) if "." in name) if kind is not None else ():
+        for attribute in () if kind is None else (*kind.weights, *kind.biases):
             place = _Place(module_name, module, attribute, above)
-            users[place.name] = place
+            users.setdefault(place.name, place)
         for attribute, parameter in module.named_parameters(recurse=False):
             place = _Place(module_name, module, attribute, above)
             found.setdefault(parameter, []).append(users.get(place.name, place))
@@ -204,19 +208,22 @@ def _role(
     if refusal := next((place.refusal for place in places if place.refusal), None):
         return "uncovered", refusal
     if any(covers(added, place.name) for place in places):
-        return "bias", f"named in added; {_policy_note(bias)}"
+        return "bias", f"named in added; {_POLICY_NOTES[bias]}"
     if all(is_norm(place.module) for place in places):
-        return "norm", _policy_note(norm)
+        return "norm", _POLICY_NOTES[norm]
+    return _role_in_layers(parameter, places, bias)
+
+
+def _role_in_layers(parameter: nn.Parameter, places: list[_Place], bias: Policy) -> tuple[str, str]:
+    """The role of a parameter that only the kinds of its modules can tell."""
     if all(place.kind is not None and place.attribute in place.kind.biases for place in places):
-        return "bias", _policy_note(bias)
+        return "bias", _POLICY_NOTES[bias]
     if strange := [place for place in places if place.kind is None or place.attribute not in place.kind.weights]:
         types = ", ".join(sorted({type(place.module).__name__ for place in strange}))
         return "uncovered", f"no layer kind is registered that knows this weight of {types}"
-    return _tie(parameter, [place.bind() for place in places]) if len(places) > 1 else ("protected", "")
-
-
-def _tie(parameter: nn.Parameter, kinds: list[LayerKind]) -> tuple[str, str]:
-    """Tied weights merge their rows, if all see the same matrices."""
+    if len(places) == 1:
+        return "protected", ""
+    kinds = [place.bind() for place in places]  # tied weights merge their rows, if all see the same matrices
     names = ", ".join(f"'{kind.full_name}'" for kind in kinds)
     if len({(type(kind), kind.matrices(parameter).shape) for kind in kinds}) > 1:
         transposed = len({kind.indexed for kind in kinds}) > 1
@@ -237,14 +244,6 @@ def _check_names(model: nn.Module, argument: str, names: Sequence[str]) -> None:
     for name in names:
         if name not in known:
             raise ValueError(f"{argument}: {unknown_name('module or parameter', name, known)}")
-
-
-def _policy_note(policy: Policy) -> str:
-    return {
-        "freeze": "freeze: held after the first task",
-        "per-task": "per-task: a copy for every task",
-        "free": "free: trains throughout, old tasks are not protected from it",
-    }[policy]
 
 
 def _uncovered_message(bad: Sequence[LayerRow]) -> str:

@@ -50,6 +50,8 @@ Value = Units | Unclear | None
 
 
 class _Call(nn.Module):
+    """``forward(model, batch)`` as a module, for the tracer."""
+
     def __init__(self, model: nn.Module, forward: Forward) -> None:
         super().__init__()
         self.model, self.call = model, forward
@@ -59,7 +61,7 @@ class _Call(nn.Module):
 
 
 class _Tracer(fx.Tracer):
-    """Looks into all modules but torch's own and ``whole``."""
+    """Traces into all modules but torch's own and ``whole``."""
 
     def __init__(self, whole: set[nn.Module]) -> None:
         super().__init__()
@@ -70,11 +72,13 @@ class _Tracer(fx.Tracer):
 
 
 class _Follower:
+    """Goes through the traced nodes in order; ``values`` says how the result of each carries units."""
+
     def __init__(self, model: nn.Module, table: LayerTable, forward: Forward) -> None:
         self.weights = table.protected
         self.uses = {kind.module: (weight, kind) for weight in self.weights.values() for kind in weight.uses}
-        apart = {row.parameter for row in table.of_role("frozen", "skipped")}
-        whole = {m for m in model.modules() if m is not model and (own := set(m.parameters())) and own <= apart}
+        unmasked = {row.parameter for row in table.of_role("frozen", "skipped")}
+        whole = {m for m in model.modules() if m is not model and (own := set(m.parameters())) and own <= unmasked}
         self.root = _Call(model, forward)
         try:
             with evaluating(model):
@@ -110,7 +114,7 @@ class _Follower:
         )
 
     def see(self, node: fx.Node) -> Value:
-        """What ``node`` computes, in units."""
+        """How the result of ``node`` carries units; None if it carries none."""
         given = [value for n in node.all_input_nodes if (value := self.values[n]) is not None]
         if node.op == "get_attr":
             self._check_attribute(node)
