@@ -39,7 +39,7 @@ python_use_unqualified_type_names = True
 
 nitpick_ignore_regex = [
     ("py:class", r"(torch|collections|typing|pathlib)\..*"),  # types of others: nothing is fetched to link to them
-    ("py:class", r"codecl\.layers\.(heads\.TaskHeads|weight\.Use)"),  # not public, in the fields of what is
+    ("py:class", r"codecl\.attach\.(heads\.TaskHeads|projection\.(LowRank|Dense))"),  # not public, in what is
     ("py:class", r"dict\[str"),  # half of an alias that Sphinx takes apart
 ]
 

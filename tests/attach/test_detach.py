@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from codecl import CodeCL
-from codecl.attach.weight import AttachedForward
+from codecl.attach.forward import AttachedForward
 from tests.layers.cases import normal, redrawn
 
 DATA = [normal(task, 12, 2, 6) for task in range(3)]

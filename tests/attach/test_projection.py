@@ -6,9 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from codecl import Conceptor, Projection
-from codecl.attach.projection import projected_linear, projected_weight
-from tests.layers.cases import Memory, memories, memory_of, normal, orthonormal, seeds
+from codecl import Conceptor
+from codecl.attach.projection import (
+    Dense,
+    Entrywise,
+    LowRank,
+    project_away,
+    project_conceptors,
+    projected_linear,
+    projected_weight,
+)
+from tests.layers.cases import Memory, attached, memories, memory_of, normal, orthonormal, redrawn, seeds
 
 EYE = torch.eye(8, dtype=torch.float64)
 
@@ -26,14 +34,14 @@ def test_both_ways_of_holding_it(k, rest):
     """As a basis up to half of the dimension, as one matrix above it."""
     memory = memory_of(0, 8, [k], [rest])
     projection = memory.projection(EYE)
-    assert (projection.matrix is not None) == (k > 4)
-    assert projection.rank == (8 if k > 4 else k)
+    assert isinstance(projection, Dense if k > 4 else LowRank)
+    assert k > 4 or projection.basis.shape == (1, 8, k)
     assert_close(projection(EYE[None])[0], EYE - memory.dense[0], rtol=1e-12, atol=1e-12)
 
 
 def test_projection_of_conceptors_of_different_rank_and_rest():
     some, none, all_but = Conceptor.fit(normal(0, 2, 8), 3.0), Conceptor.zero(8), ~Conceptor.fit(normal(1, 3, 8), 2.0)
-    projection = Projection.of_conceptors([some, none, all_but], EYE)
+    projection = project_conceptors([some, none, all_but], EYE)
     A = normal(2, 3, 5, 8)
     dense = torch.stack([some.dense(), none.dense(), all_but.dense()])
     assert_close(projection(A), A - A @ dense, rtol=1e-12, atol=1e-12)
@@ -112,3 +120,35 @@ def test_a_gradient_penalty_is_projected_too():
     for gradient in found:
         assert_close(gradient, bare @ (EYE - memory.dense[0]))
     assert (bare @ memory.bases[0]).abs().max() > 0.1
+
+
+def test_entries_are_kept_one_by_one():
+    kept, G = torch.rand(2, 3, 4, generator=torch.Generator().manual_seed(0)), normal(0, 2, 3, 4)
+    projection = Entrywise(kept)
+    assert_close(projection(G), G * kept.double())
+    assert projection.capacity == pytest.approx(1 - float(kept.mean()))
+    assert not projection.on_inputs
+    assert not projection.removes(orthonormal(0, 4, 2).expand(2, -1, -1))
+
+
+@pytest.mark.parametrize("n", [2, 40])
+def test_what_is_kept_entry_by_entry_is_projected_on_the_gradient_side(n):
+    layer, x = redrawn(torch.nn.Linear(4, 3)), normal(1, n, 4)
+    kept = torch.rand(1, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with attached(layer) as weights:
+        weights["weight"].projection = Entrywise(kept)
+        layer(x).sum().backward()
+    assert_close(layer.weight.grad, x.sum(0) * kept[0])
+
+
+@pytest.mark.parametrize("k", [3, 6])
+def test_directions_are_removed_if_they_are_wholly_remembered(k):
+    U = orthonormal(0, 8, k)
+    for s, removed in ((1.0, True), (0.999, False)):
+        projection = Memory([U], [torch.full((k,), s, dtype=torch.float64)], [0]).projection(EYE)
+        assert projection.removes(U[None]) == removed
+
+
+def test_by_default_directions_are_projected_away_wholly_and_the_rest_not_at_all():
+    U, A = orthonormal(0, 8, 3), normal(1, 1, 5, 8)
+    assert_close(project_away([U], EYE)(A), A - A @ U @ U.mT)

@@ -7,8 +7,8 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from codecl import CodeCL, Method, UncoveredWeights
 from codecl.attach import survey
+from codecl.layers import LinearKind, register, register_added
 from codecl.layers import base as kinds
-from codecl.layers import refuse, register_added
 from tests.layers.cases import normal, redrawn
 
 
@@ -216,17 +216,17 @@ def test_the_output_projection_belongs_to_the_attention_that_uses_it():
     """``out_proj`` is a Linear layer that is never called."""
     table = survey(nn.MultiheadAttention(4, 2))
     (use,) = table.protected["out_proj.weight"].uses
-    assert (type(use.module), use.attribute) == (nn.MultiheadAttention, "out_proj.weight")
+    assert (type(use.module), use.name, use.full_name) == (nn.MultiheadAttention, "out_proj.weight", "out_proj.weight")
     assert table["out_proj.bias"].role == "bias"
     assert table["in_proj_weight"].note == "4 outputs × 4 inputs in each of 3 groups"
 
 
-def test_a_user_refuses_a_type(monkeypatch):
+def test_a_kind_refuses_a_module(monkeypatch):
     class Gate(nn.Linear):
         pass
 
-    monkeypatch.setattr("codecl.layers.base._REFUSED", {})
-    refuse(Gate, "it opens and closes")
+    monkeypatch.setattr(kinds, "_KINDS", dict(kinds._KINDS))
+    register(Gate)(type("GateKind", (LinearKind,), {"refusal": classmethod(lambda cls, module: "it opens and closes")}))
     with pytest.raises(UncoveredWeights, match="'0' is Gate: it opens and closes"):
         survey(nn.Sequential(Gate(2, 2)))
 

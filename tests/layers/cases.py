@@ -12,7 +12,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from codecl.attach import Mixing, Projection, ProtectedWeight, attach, survey
+from codecl.attach import Mixing, Projection, ProtectedWeight, attach, project_away, survey
 
 seeds = st.integers(0, 2**31 - 1)
 UNEVEN = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")  # torch's, about speed
@@ -102,7 +102,7 @@ class Memory:
         )
 
     def projection(self, like: Tensor) -> Projection:
-        return Projection(self.bases, self.values, self.rests, like)
+        return project_away(self.bases, like, self.values, self.rests)
 
 
 def memory_of(seed: int, d: int, ranks: list[int], rests: list[int]) -> Memory:

@@ -74,11 +74,10 @@ def test_gradients_are_the_formulas(data, case):
 def test_the_first_inputs_of_a_call_have_the_first_rows(case, n):
     with attached(case.layer) as weights:
         for weight in weights.values():
-            (use,) = weight.uses
-            B = use.kind.inputs(use.module, case.inputs, case.masks)
-            (all_rows,) = use.rows(case.inputs, case.masks)
-            (some,) = use.rows(*use.kind.first(use.module, n, case.inputs, case.masks))
-            for whole, part in zip(all_rows, some, strict=True):
+            (kind,) = weight.uses
+            x = kind.call(case.inputs, case.masks)
+            B = kind.inputs(x)
+            for whole, part in zip(kind.rows(x), kind.rows(kind.first(x, n)), strict=True):
                 assert_close(part, whole[: len(whole) // B * min(n, B)], **CLOSE)
 
 
@@ -115,7 +114,7 @@ def test_rows_under_dropout_are_those_of_the_call_that_follows():
     with attached(case.layer) as weights:
         heard = []
         weight = weights["out_proj.weight"]
-        weight.listener = lambda use, args, kwargs: heard.extend(use.rows(args, kwargs))
+        weight.listeners.append(lambda _, kind, x: heard.append(kind.rows(x)))
         torch.manual_seed(0)
         output = case()
         after = torch.rand(1)

@@ -29,8 +29,7 @@ def test_moments_are_those_of_one_hot_rows(case):
     X = F.one_hot(ids.flatten(), table.num_embeddings).double()
     with attached(table) as weights:
         seen = capture_moments(table, weights, [ids, ids])
-        (use,) = weights["weight"].uses
-        (rows,) = use.rows((ids,), {})
+        rows = weights["weight"].kind.rows(ids)
     assert_close(rows.squeeze(-1).mT, X, **CLOSE)
     if len(X) == 0:
         assert seen == {}

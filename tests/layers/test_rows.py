@@ -6,25 +6,28 @@ from hypothesis import given, settings
 from torch import nn
 from torch.testing import assert_close
 
-from codecl.attach.weight import Use
-from codecl.layers import ConvolutionKind, convolution, kind_of
-from codecl.layers.convolution import patches
+from codecl.layers import ConvolutionKind, LayerKind, LinearKind, convolution, kind_of
 from tests.layers.cases import CONVOLUTIONS, UNEVEN, convolutions, linears, normal, redrawn
 
 pytestmark = UNEVEN
 
 
-def use_of(layer: nn.Module) -> Use:
+def bound(layer: nn.Module) -> LayerKind:
     kind = kind_of(layer)
     assert kind is not None
-    return Use("", layer, "weight", kind)
+    return kind(layer, "weight")
+
+
+def pieces(layer: nn.Module, *args, **kwargs) -> list[torch.Tensor]:
+    """The rows of one call."""
+    kind = bound(layer)
+    return [kind.rows(piece) for piece in kind.split(kind.call(args, kwargs))]
 
 
 def output_of_rows(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """``rows · weightᵀ + bias``, ``[n, g · o]``."""
-    use = use_of(layer)
-    rows = torch.cat([torch.stack(list(stack)) for stack in use.rows((x,), {})], dim=1)
-    y = torch.einsum("gnd,god->ngo", rows, use.matrices(layer.weight)).flatten(1)
+    rows = torch.cat(pieces(layer, x), dim=1)
+    y = torch.einsum("gnd,god->ngo", rows, bound(layer).matrices(layer.weight)).flatten(1)
     return y if layer.bias is None else y + layer.bias
 
 
@@ -53,7 +56,7 @@ def test_string_padding_of_an_even_spread_kernel_pads_one_side_more(axes, mode):
 def test_a_group_sees_the_rows_of_its_own_channels():
     layer = redrawn(nn.Conv2d(6, 6, 3, groups=3))
     x = normal(1, 2, 6, 5, 5)
-    (rows,) = use_of(layer).rows((x,), {})
+    (rows,) = pieces(layer, x)
     for group, channels in enumerate(x.split(2, dim=1)):
         alone = nn.functional.unfold(channels, 3)  # [batch, d, positions]
         assert_close(rows[group], alone.movedim(1, -1).flatten(0, 1))
@@ -61,16 +64,16 @@ def test_a_group_sees_the_rows_of_its_own_channels():
 
 def test_a_depthwise_convolution_has_a_matrix_for_each_channel():
     layer = redrawn(nn.Conv1d(5, 10, 3, groups=5))
-    use = use_of(layer)
-    assert_close(use.matrices(layer.weight), layer.weight.detach().reshape(5, 2, 3))
-    assert_close(use.parameter(use.matrices(layer.weight)), layer.weight.detach())
+    kind = bound(layer)
+    assert_close(kind.matrices(layer.weight), layer.weight.detach().reshape(5, 2, 3))
+    assert_close(kind.parameter(kind.matrices(layer.weight)), layer.weight.detach())
 
 
 def test_rows_of_a_keyword_call():
     linear, conv = redrawn(nn.Linear(3, 2)), redrawn(nn.Conv1d(3, 2, 2))
     x = normal(0, 4, 3, 3)
     for layer in (linear, conv):
-        (by_keyword,), (by_position,) = use_of(layer).rows((), {"input": x}), use_of(layer).rows((x,), {})
+        (by_keyword,), (by_position,) = pieces(layer, input=x), pieces(layer, x)
         assert_close(by_keyword, by_position)
         assert by_position.abs().sum() > 1
 
@@ -78,25 +81,23 @@ def test_rows_of_a_keyword_call():
 def test_stride_of_the_patches_can_be_set_aside():
     layer, dense = (redrawn(nn.Conv2d(2, 3, 3, stride=s, padding=1, groups=1)) for s in (2, 1))
     x = normal(2, 2, 2, 6, 6)
-    assert_close(patches(layer, x, stride=(1, 1)), patches(dense, x))
-    assert patches(layer, x).shape[1] == 2 * 9
+    assert_close(bound(layer).patches(x, stride=1), bound(dense).rows(x))
+    assert bound(layer).rows(x).shape[1] == 2 * 9
 
 
 @pytest.mark.parametrize("numbers", [1, 300, 2**24])
 @pytest.mark.parametrize("groups", [1, 2])
-def test_patches_in_parts_are_the_same_rows(monkeypatch, numbers, groups):
+def test_patches_in_pieces_are_the_same_rows(monkeypatch, numbers, groups):
     layer, x = redrawn(nn.Conv2d(4, 4, 3, groups=groups)), normal(0, 5, 4, 6, 6)
     monkeypatch.setattr(convolution, "NUMBERS_AT_ONCE", numbers)
-    parts = list(use_of(layer).rows((x,), {}))
-    assert len(parts) == (1 if numbers == 2**24 else 5)
-    assert_close(torch.cat(parts, dim=1), patches(layer, x))
-    assert_close(torch.cat(list(use_of(layer).rows((x[0],), {})), dim=1), patches(layer, x[:1]))
+    assert len(pieces(layer, x)) == (1 if numbers == 2**24 else 5)
+    assert_close(torch.cat(pieces(layer, x), dim=1), bound(layer).rows(x))
+    assert_close(torch.cat(pieces(layer, x[0]), dim=1), bound(layer).rows(x[:1]))
 
 
 def test_an_empty_batch_has_no_rows():
     for layer, x in ((nn.Conv2d(2, 3, 3), torch.zeros(0, 2, 5, 5)), (nn.Linear(4, 3), torch.zeros(2, 0, 4))):
-        rows = list(use_of(layer).rows((x,), {}))
-        assert sum(stack.shape[1] for stack in rows) == 0
+        assert sum(stack.shape[1] for stack in pieces(layer, x)) == 0
 
 
 class Own(nn.Conv2d):
@@ -104,7 +105,24 @@ class Own(nn.Conv2d):
 
 
 def test_dispatch_follows_subclasses():
-    assert isinstance(kind_of(Own(1, 1, 1)), ConvolutionKind)
-    assert type(kind_of(nn.modules.linear.NonDynamicallyQuantizableLinear(2, 2))) is type(kind_of(nn.Linear(2, 2)))
+    assert kind_of(Own(1, 1, 1)) is ConvolutionKind
+    assert kind_of(nn.modules.linear.NonDynamicallyQuantizableLinear(2, 2)) is kind_of(nn.Linear(2, 2)) is LinearKind
     assert kind_of(nn.ConvTranspose2d(1, 1, 1)) is None
     assert kind_of(nn.EmbeddingBag(2, 2)) is None
+
+
+def test_only_layers_with_patches_have_a_kernel():
+    assert bound(nn.Conv2d(2, 3, (3, 2))).kernel == (3, 2)
+    assert bound(nn.Linear(2, 3)).kernel == ()
+    assert bound(nn.Embedding(2, 3)).kernel == ()
+
+
+def test_a_bound_kind_knows_its_weight_also_while_another_takes_its_place():
+    layer = nn.MultiheadAttention(4, 2)
+    kind = kind_of(layer)(layer, "out_proj.weight", "block.attention")
+    assert kind.full_name == "block.attention.out_proj.weight"
+    assert kind.value is layer.out_proj.weight
+    other = torch.zeros(4, 4)
+    parameters, key = kind.place
+    parameters[key] = other
+    assert kind.value is other

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from codecl import GPM, TRGP, CodeCL, Conceptor, Method, Projection
+from codecl import GPM, TRGP, CodeCL, Conceptor, Method
+from codecl.attach import project_away, project_conceptors
 from codecl.benchmarks.registry import METHODS
-from codecl.method.memory_summary import capacity, nonzero_columns, spectrum
+from codecl.method.memory_summary import nonzero_columns, spectrum
 from codecl.methods.api import API
 from codecl.networks import MultiHead
 from codecl.training.check import Network, small_stream
@@ -30,7 +31,7 @@ def network():
 
 def dense(weight):
     """``C`` of every matrix, from what the projection leaves."""
-    d = weight.shape[2] + sum(V.shape[2] for V in weight.columns)
+    d = getattr(weight, "width", weight.shape[2])
     eye = torch.eye(d, dtype=torch.float64).expand(weight.shape[0], d, d)
     return eye - weight.projection(eye)
 
@@ -146,11 +147,10 @@ def test_capacity_of_any_projection(k):
     U = torch.linalg.qr(torch.randn(2, 6, k, dtype=torch.float64)).Q
     s = torch.rand(2, k, dtype=torch.float64)
     for rests in ([0, 0], [0, 1], [1, 1]):
-        projection = Projection(list(U), list(s), rests, torch.zeros(1, dtype=torch.float64))
+        projection = project_away(list(U), torch.zeros(1, dtype=torch.float64), list(s), rests)
         expected = sum(float(s[i].sum()) + rests[i] * (6 - k) for i in range(2)) / 12
-        assert capacity(projection) == pytest.approx(expected, abs=1e-6)
-    nothing = Projection([U[0][:, :0]], [s[0][:0]], [0], torch.zeros(1))
-    assert str(capacity(nothing)) == "0.0"
+        assert projection.capacity == pytest.approx(expected, abs=1e-6)
+    assert str(project_away([U[0][:, :0]], torch.zeros(1)).capacity) == "0.0"
 
 
 def test_a_long_spectrum_is_thinned_evenly_from_its_largest_to_its_smallest():
@@ -184,7 +184,7 @@ class Noting(Method):
     def remember(self, loader):
         weight = self.weights["first.weight"]
         C = Conceptor.fit(inputs(loader), A)
-        weight.projection = Projection.of_conceptors([C], weight.parameter)
+        weight.projection = project_conceptors([C], weight.parameter)
         self.seen = {"kept": [{"first.weight": C.factor}], "other": torch.zeros(7)}
 
     def memory_state(self):

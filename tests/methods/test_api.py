@@ -28,8 +28,7 @@ TIGHT = {"heads": ["head"], "threshold": 1.0, "increment": 0.0, "rho": 1.0, "cha
 
 def identity_of(weight):
     """``I − P`` as a stack of matrices."""
-    d = weight.shape[2] + sum(V.shape[2] for V in weight.columns)
-    return weight.projection(torch.eye(d, dtype=torch.float64).expand(weight.shape[0], d, d))
+    return weight.projection(torch.eye(weight.width, dtype=torch.float64).expand(weight.shape[0], -1, -1))
 
 
 def begin_both(method, slow, batches):

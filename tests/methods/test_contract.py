@@ -40,14 +40,14 @@ class TransposedKind(LayerKind):
     pointwise = True
     biases = ()
 
-    def matrices(self, module: nn.Module, name: str, weight: Tensor) -> Tensor:
+    def matrices(self, weight: Tensor) -> Tensor:
         return weight.mT.unsqueeze(0)
 
-    def parameter(self, module: nn.Module, name: str, matrices: Tensor) -> Tensor:
+    def parameter(self, matrices: Tensor) -> Tensor:
         return matrices.squeeze(0).mT
 
-    def rows(self, module: nn.Module, name: str, *args: Any, **kwargs: Any) -> Tensor:
-        return args[0].reshape(1, -1, args[0].shape[-1])
+    def rows(self, x: Tensor) -> Tensor:
+        return x.reshape(1, -1, x.shape[-1])
 
 
 def attend(layer: nn.Module, x: Tensor) -> Tensor:

@@ -14,9 +14,9 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from codecl import MultiHead, check_method
-from codecl.attach.units.channels import UnknownUnits
+from codecl.attach.units.follow import UnknownUnits
 from codecl.method.state import ForeignState
-from codecl.methods.hat import HAT, Masked
+from codecl.methods.hat import HAT
 from codecl.networks import AlexNet, LeNet, ReducedResNet18
 from codecl.training.engine import Plan, Trainer
 from codecl.training.stream import Stream, Task, Tensors
@@ -356,15 +356,15 @@ def test_an_export_holds_the_masks_and_has_no_hooks(network):
     assert not any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in model.modules())
 
 
-def test_a_change_says_the_same_of_rows_and_of_weights():
+def test_a_mask_scales_the_columns_of_the_units_that_are_read():
     method = HAT(Stack().double(), heads=["head"], smax=2.0)
     method.begin_task(0)
-    change = method.effective["c.weight"]
-    assert isinstance(change, Masked)
-    W, X = torch.randn(1, 5, 24, dtype=torch.float64), torch.randn(3, 24, dtype=torch.float64)
-    assert_close(change.rows(X) @ W[0].mT, X @ change.weight(W)[0].mT)
+    change, units = method.effective["c.weight"], method.channels.reads["c.weight"]
+    W = torch.randn(1, 5, 24, dtype=torch.float64)
+    a = method.mask(0, units.group)
+    assert_close(change.weight(W), W * a.repeat_interleave(24 // len(a)))
+    assert not change.on_inputs
     assert method.effective["a.weight"].weight(W) is W
-    assert method.effective["a.weight"].rows(X) is X
 
 
 def test_new_heads_are_masked_and_a_restored_method_goes_on_alike():

@@ -11,9 +11,9 @@ from torch.testing import assert_close
 
 from codecl import check_method
 from codecl.algebra import Moments
-from codecl.attach import weight as layers_weight
+from codecl.attach import Scaling
+from codecl.attach import forward as attached_forward
 from codecl.methods import GPM, TRGP
-from codecl.methods.trgp import Scaling
 from tests.algebra.cases import generator, normal, orthonormal
 from tests.methods.cases import FIRST, learn, mlp, task_data
 from tests.methods.gpm_reference import LAYERS, images, networks, one_layer, projector, streams
@@ -101,7 +101,7 @@ def test_gradients_are_those_of_the_bare_network_and_only_that_of_the_weight_is_
     for parameter in (*model.parameters(), *method.parameters()):
         parameter.grad = None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layers_weight, "_cheaper_on_inputs", lambda weight, _: on_inputs and weight.change.on_inputs)
+        patch.setattr(attached_forward, "_cheaper_on_inputs", lambda weight, _: on_inputs and weight.change.on_inputs)
         cross_entropy(model(x), y).backward()
     cross_entropy(torch.func.functional_call(bare, effective, (x,)), y).backward()
     for name, change in method.effective.items():

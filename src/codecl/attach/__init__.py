@@ -1,25 +1,30 @@
 """What is planted on a model and taken off again: forwards, projections, effective weights, capture."""
 
-from codecl.attach.capture import Forward, UnseenUse, call_with_first, capture_moments, inputs_in, listen, take, taking
-from codecl.attach.effective import Change, Mixing
+from codecl.attach.batches import Forward, call_with_first, inputs_in, take, taking
+from codecl.attach.capture import UnseenUse, capture_moments, listen
+from codecl.attach.effective import EffectiveWeight, Expansion, Masked, Mixing, Scaling
+from codecl.attach.extended import ExtendedWeight
+from codecl.attach.forward import attach
 from codecl.attach.preserve import evaluating, in_mode, untouched_buffers
-from codecl.attach.projection import Projection
-from codecl.attach.survey import LayerRow, LayerTable, UncoveredWeights, survey
-from codecl.attach.weight import ProtectedWeight, Use, attach
-from codecl.attach.wrappers import refuse_wrappers
+from codecl.attach.projection import Projection, project_away, project_conceptors
+from codecl.attach.survey import LayerRow, LayerTable, UncoveredWeights, refuse_wrappers, survey
+from codecl.attach.weight import ProtectedWeight
 from codecl.randomness import untouched_randomness
 
 __all__ = [
-    "Change",
+    "EffectiveWeight",
+    "Expansion",
+    "ExtendedWeight",
     "Forward",
     "LayerRow",
     "LayerTable",
+    "Masked",
     "Mixing",
     "Projection",
     "ProtectedWeight",
+    "Scaling",
     "UncoveredWeights",
     "UnseenUse",
-    "Use",
     "attach",
     "call_with_first",
     "capture_moments",
@@ -27,6 +32,8 @@ __all__ = [
     "in_mode",
     "inputs_in",
     "listen",
+    "project_away",
+    "project_conceptors",
     "refuse_wrappers",
     "survey",
     "take",

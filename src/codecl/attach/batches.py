@@ -1,4 +1,4 @@
-"""The same inputs in batches of another size, whatever containers they come in."""
+"""Batches, whatever containers they come in: how one becomes a call, how many inputs it has, and other batch sizes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,55 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from codecl.attach import inputs_in
+from codecl.randomness import untouched_randomness
+
+Forward = Callable[[nn.Module, Any], Any]
+"""How a batch becomes a call of the model."""
+
+
+def call_with_first(model: nn.Module, batch: Any) -> Any:
+    """How a batch becomes a call unless ``forward=`` says otherwise: keywords for a dict, else its first element."""
+    if isinstance(batch, Mapping):
+        return model(**{key: _to_device(model, value) for key, value in batch.items()})
+    return model(_to_device(model, batch[0] if isinstance(batch, (tuple, list)) else batch))
+
+
+def _to_device(model: nn.Module, value: Any) -> Any:
+    parameter = next(model.parameters(), None)
+    return value.to(parameter.device) if isinstance(value, Tensor) and parameter is not None else value
+
+
+def inputs_in(batch: Any) -> int | None:
+    """The leading dimension of the first tensor in the batch; None where only ``forward`` knows what is in it."""
+    if isinstance(batch, Tensor):
+        return batch.shape[0] if batch.ndim else 1
+    values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
+    return next((n for value in values if (n := inputs_in(value)) is not None), None)
+
+
+def take(loader: Iterable[Any] | None, samples: int | None) -> list[Any]:
+    """Whole batches from ``loader`` until ``samples`` inputs are there; all of them if None."""
+    with untouched_randomness():
+        return list(taking(loader, samples))
+
+
+def taking(loader: Iterable[Any] | None, samples: int | None) -> Iterator[Any]:
+    """The same, one batch at a time, so that all of them need not fit into memory."""
+    if loader is None or isinstance(loader, (str, bytes)) or not isinstance(loader, Iterable):
+        raise TypeError(f"a loader is any iterable of batches; got {loader!r}. Pass the task's training data.")
+    count = 0
+    for batch in loader:
+        inputs = inputs_in(batch)
+        count += 1 if inputs is None else inputs
+        yield batch
+        if samples is not None and count >= samples:
+            return
+    if count == 0:
+        raise ValueError(
+            "the loader yielded no inputs. If it is a generator, it was used up before: pass a list or DataLoader."
+        )
 
 
 def rebatched(batches: Iterable[Any], size: int) -> Iterator[Any]:
@@ -84,9 +130,9 @@ def _joined(a: Any, b: Any, n: int) -> Any:
     return _mapped(lambda one, other: _joined(one, other, n), a, b)
 
 
-def _cut(batch: Any, n: int, part: slice) -> Any:
-    """A part of the ``n`` inputs of ``batch``; what does not belong to single inputs stays as it is."""
-    return batch[part] if _is_row_by_row(batch, n) else _mapped(lambda value: _cut(value, n, part), batch)
+def _cut(batch: Any, n: int, some: slice) -> Any:
+    """Some of the ``n`` inputs of ``batch``; what does not belong to single inputs stays as it is."""
+    return batch[some] if _is_row_by_row(batch, n) else _mapped(lambda value: _cut(value, n, some), batch)
 
 
 def _mapped(function: Callable[..., Any], *batches: Any) -> Any:
@@ -95,6 +141,6 @@ def _mapped(function: Callable[..., Any], *batches: Any) -> Any:
     if isinstance(first, Mapping):
         return {key: function(*(batch[key] for batch in batches)) for key in first}
     if isinstance(first, (tuple, list)):
-        made = [function(*parts) for parts in zip(*batches, strict=True)]
+        made = [function(*values) for values in zip(*batches, strict=True)]
         return type(first)(*made) if hasattr(first, "_fields") else tuple(made) if isinstance(first, tuple) else made
     return first

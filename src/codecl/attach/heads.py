@@ -1,4 +1,4 @@
-"""Finding the part of a model that keeps one head per task."""
+"""The modules of a model that have one head per task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 class HasHeads(Protocol):
-    """What a multi-head module offers: its heads, which is in use, and a way to choose another, made if need be."""
+    """A multi-head module: its heads, the one in use, and ``select``, which makes a head that is not there yet."""
 
     heads: nn.ModuleList
 
@@ -20,7 +20,7 @@ class HasHeads(Protocol):
 
 
 class TaskHeads:
-    """The multi-head modules of a model, chosen together."""
+    """All multi-head modules of a model, which switch heads together."""
 
     def __init__(self, modules: dict[str, HasHeads]) -> None:
         self._modules = modules

@@ -1,4 +1,4 @@
-"""Replacing ``module.forward`` for a while, in the instance dictionary alone, and taking it back exactly."""
+"""Replacing ``module.forward``, in the instance dictionary alone, and restoring it exactly."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from torch import nn
 
 
 def patch_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Callable[[], None]:
-    """Set ``module.forward`` for each module; returns what restores the instance dictionaries as they were."""
+    """Set ``module.forward`` for each module.
+
+    Returns:
+        A function that restores the instance dictionaries.
+    """
     found = {module: vars(module)["forward"] for module in forwards if "forward" in vars(module)}
     for module, forward in forwards.items():
         module.forward = forward
 
-    def take_back() -> None:
+    def restore() -> None:
         for module in forwards:
             vars(module).pop("forward", None)
             if module in found:
                 module.forward = found[module]
 
-    return take_back
+    return restore

@@ -1,4 +1,4 @@
-"""Looking at a model without leaving a trace: its train/eval flags and buffers stay as they were."""
+"""Running a model while preserving its train/eval flags and buffers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 @contextmanager
 def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """In training or evaluation mode; every flag is the same afterwards, also where they differed."""
+    """Run in training or evaluation mode; every module has its own flag back afterwards."""
     flags = [(module, module.training) for module in model.modules()]
     try:
         for module, _ in flags:
@@ -22,7 +22,7 @@ def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
 
 
 def evaluating(model: nn.Module) -> AbstractContextManager[None]:
-    """In evaluation mode, for a while."""
+    """Run in evaluation mode."""
     return in_mode(model, training=False)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -18,68 +18,131 @@ from codecl.algebra import Conceptor
 from codecl.algebra.tolerances import ORTHONORMAL
 
 
-class Projection:
-    """``A ↦ A (I − C)`` for a stack ``A: [g, m, d]``, in the dtype and on the device of the weight.
+class Projection(Protocol):
+    """``A ↦ A (I − C)`` for a stack ``A: [g, m, d]``: what a gradient passes before it reaches its weight.
 
-    ``C`` is ``U diag(s) Uᵀ`` with ``rest`` outside ``U``. It is held as ``U``, ``[g, d, k]`` padded with zeros to the
-    largest rank, or as the matrix ``I − C`` once that is cheaper, ``2k > d``. Narrow dtypes are projected in float32:
-    bfloat16 rows leak 5e-3.
+    ``project_away`` and ``project_conceptors`` make one.
     """
 
-    def __init__(self, bases: Sequence[Tensor], values: Sequence[Tensor], rests: Sequence[int], like: Tensor) -> None:
-        dtype = torch.promote_types(like.dtype, torch.float32)
-        g, d = len(bases), bases[0].shape[0]
-        k = max(basis.shape[1] for basis in bases)
-        U = torch.zeros(g, d, k, dtype=torch.float64, device=bases[0].device)
-        s = torch.zeros(g, 1, k, dtype=torch.float64, device=bases[0].device)
-        for i, (basis, value, rest) in enumerate(zip(bases, values, rests, strict=True)):
-            U[i, :, : basis.shape[1]] = basis
-            s[i, 0, : basis.shape[1]] = value - rest
-        outside = 1.0 - torch.tensor(rests, dtype=torch.float64, device=U.device).reshape(g, 1, 1)
-        self.matrix: Tensor | None = None
-        if 2 * k > d:
-            eye = torch.eye(d, dtype=torch.float64, device=U.device)
-            self.matrix = (outside * eye - (U * s) @ U.mT).to(like.device, dtype)
-            self.rank = d
-            return
-        self.basis, self.values = U.to(like.device, dtype), s.to(like.device, dtype)
-        self.outside: Tensor | None = None if all(r == 0 for r in rests) else outside.to(like.device, dtype)
-        self.rank = k
-
-    @classmethod
-    def of_conceptors(cls, conceptors: Sequence[Conceptor], like: Tensor) -> Projection:
-        """``I − C`` with a conceptor for each matrix of the stack."""
-        return cls(
-            [c.basis for c in conceptors],
-            [c.singular_values for c in conceptors],
-            [c.rest for c in conceptors],
-            like,
-        )
-
-    @classmethod
-    def of_matrices(cls, P: Tensor, like: Tensor) -> Projection:
-        """``A ↦ A P`` for a stack ``P: [g, d, d]``: the tensor itself where dtype and device are right, or a copy."""
-        projection = cls.__new__(cls)
-        projection.matrix = P.to(like.device, torch.promote_types(like.dtype, torch.float32))
-        projection.rank = P.shape[-1]
-        return projection
+    on_inputs: bool = True
+    """Whether every row is projected alike, so that rows of inputs can be projected in place of those of gradients."""
 
     def __call__(self, A: Tensor) -> Tensor:
         """``A (I − C)``, ``[g, m, d] → [g, m, d]``."""
-        narrow, A = A.dtype, A.to(self._dtype)
+        raise NotImplementedError
+
+    @property
+    def capacity(self) -> float:
+        """``tr(C)/d``, the mean over all matrices: 0 if nothing is protected, 1 if everything is."""
+        raise NotImplementedError
+
+    def removes(self, U: Tensor) -> bool:
+        """Whether nothing but rounding is left of directions ``U: [g, d, k]``."""
+        return bool((self(U.mT).abs() <= ORTHONORMAL).all())
+
+
+class LowRank(Projection):
+    """``C = U diag(s) Uᵀ + rest (I − U Uᵀ)``, kept as ``basis``: ``U: [g, d, k]``, ``values``: ``s − rest: [g, 1, k]``
+    and ``outside``: ``1 − rest: [g, 1, 1]``, or None where every rest is 0.
+    """
+
+    def __init__(self, basis: Tensor, values: Tensor, outside: Tensor | None = None) -> None:
+        self.basis, self.values, self.outside = basis, values, outside
+
+    def __call__(self, A: Tensor) -> Tensor:
+        narrow, A = A.dtype, A.to(self.basis.dtype)
         with unrounded(A):
-            if self.matrix is not None:
-                return times(A, self.matrix).to(narrow)
             inside = times(times(A, self.basis) * self.values, self.basis.mT)
             return (A - inside if self.outside is None else A * self.outside - inside).to(narrow)
 
-    def removes(self, U: Tensor) -> bool:
-        """Whether nothing is left of directions ``U: [g, d, k]`` but rounding."""
-        return bool((self(U.mT).abs() <= ORTHONORMAL).all())
+    @property
+    def capacity(self) -> float:
+        g, d, _ = self.basis.shape
+        inside = float(self.values.double().sum()) / (g * d)
+        return inside if self.outside is None else inside + float((1 - self.outside.double()).mean())
+
+
+class Dense(Projection):
+    """``A ↦ A P`` for a stack ``matrix``: ``P = I − C: [g, d, d]``, which may be changed in place."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix = matrix
+
+    def __call__(self, A: Tensor) -> Tensor:
+        narrow, A = A.dtype, A.to(self.matrix.dtype)
+        with unrounded(A):
+            return times(A, self.matrix).to(narrow)
 
     @property
-    def _dtype(self) -> torch.dtype:
-        return self.basis.dtype if self.matrix is None else self.matrix.dtype
+    def capacity(self) -> float:
+        return 1 - float(self.matrix.diagonal(dim1=-2, dim2=-1).double().mean())
+
+
+class Entrywise(Projection):
+    """``G ↦ G ∘ kept`` for a gradient ``G: [g, o, d]`` and a factor from 0 to 1 for each of its entries."""
+
+    on_inputs = False
+
+    def __init__(self, kept: Tensor) -> None:
+        self.kept = kept
+
+    def __call__(self, A: Tensor) -> Tensor:
+        return A * self.kept.to(A.dtype)
+
+    @property
+    def capacity(self) -> float:
+        return 1 - float(self.kept.double().mean())
+
+    def removes(self, U: Tensor) -> bool:
+        return False
+
+
+def project_away(
+    bases: Sequence[Tensor],
+    like: Tensor,
+    values: Sequence[Tensor] | None = None,
+    rests: Sequence[int] | None = None,
+) -> LowRank | Dense:
+    """``A ↦ A (I − C)`` with ``C = U diag(s) Uᵀ + rest (I − U Uᵀ)`` for each matrix of a stack.
+
+    It is kept as ``U``, padded with zeros to the largest rank, or as the matrix ``I − C`` once that is cheaper,
+    ``2k > d``. Narrow dtypes are projected in float32: bfloat16 rows leak 5e-3.
+
+    Args:
+        bases: ``U: [d, k]``, orthonormal, one for each matrix.
+        like: The weight, for its dtype and device.
+        values: ``s: [k]`` of each, from 0 to 1; by default 1, which removes these directions wholly.
+        rests: 0 or 1 for each; by default 0, which leaves all other directions alone.
+
+    >>> projection = project_away([torch.eye(3)[:, :1]], like=torch.zeros(1))
+    >>> projection(torch.ones(1, 1, 3)).tolist()
+    [[[0.0, 1.0, 1.0]]]
+    """
+    g, d, k = len(bases), bases[0].shape[0], max(basis.shape[1] for basis in bases)
+    U = torch.zeros(g, d, k, dtype=torch.float64, device=bases[0].device)
+    s = torch.zeros(g, 1, k, dtype=torch.float64, device=bases[0].device)
+    rests = [0] * g if rests is None else rests
+    for i, basis in enumerate(bases):
+        U[i, :, : basis.shape[1]] = basis
+        s[i, 0, : basis.shape[1]] = (1 if values is None else values[i]) - rests[i]
+    outside = 1.0 - torch.tensor(rests, dtype=torch.float64, device=U.device).reshape(g, 1, 1)
+    dtype = wide_dtype(like)
+    if 2 * k > d:
+        eye = torch.eye(d, dtype=torch.float64, device=U.device)
+        return Dense((outside * eye - (U * s) @ U.mT).to(like.device, dtype))
+    U, s, outside = (tensor.to(like.device, dtype) for tensor in (U, s, outside))
+    return LowRank(U, s, outside if any(rests) else None)
+
+
+def project_conceptors(conceptors: Sequence[Conceptor], like: Tensor) -> LowRank | Dense:
+    """``A ↦ A (I − C)`` with a conceptor for each matrix of the stack; ``like`` is the weight."""
+    values = [C.singular_values for C in conceptors]
+    return project_away([C.basis for C in conceptors], like, values, [C.rest for C in conceptors])
+
+
+def wide_dtype(like: Tensor) -> torch.dtype:
+    """The dtype of ``like``, in single precision at least."""
+    return torch.promote_types(like.dtype, torch.float32)
 
 
 def unrounded(A: Tensor) -> AbstractContextManager[Any]:

@@ -1,4 +1,4 @@
-"""Holding the running statistics of normalisation layers."""
+"""Freezing the running statistics of normalisation layers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from codecl.attach.patching import patch_forwards
 from codecl.layers.norms import is_norm
 
 
-class HeldForward:
-    """The forward of a held layer with running statistics: it runs as in evaluation, whatever ``train()`` was called.
+class FrozenForward:
+    """The forward of a frozen layer with running statistics: it runs as in evaluation, also after ``train()``.
 
-    Trained with batch statistics and evaluated with held ones, a later task would be tested on another function than
+    Trained with batch statistics and evaluated with frozen ones, a later task would be tested on another function than
     it learned.
     """
 
@@ -31,6 +31,10 @@ class HeldForward:
 
 
 def hold_statistics(modules: Iterable[nn.Module]) -> Callable[[], None]:
-    """Hold the running statistics of those ``modules`` that have any; returns what lets them go."""
-    held = [m for m in modules if is_norm(m) and any(True for _ in m.buffers(recurse=False))]
-    return patch_forwards({module: HeldForward(module) for module in held})
+    """Freeze the running statistics of those ``modules`` that have any.
+
+    Returns:
+        A function that lets them go on.
+    """
+    frozen = [m for m in modules if is_norm(m) and any(True for _ in m.buffers(recurse=False))]
+    return patch_forwards({module: FrozenForward(module) for module in frozen})

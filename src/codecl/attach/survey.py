@@ -1,6 +1,6 @@
 """Every weight of a model, and what becomes of it: protected, or not and why.
 
-Nothing is skipped silently. A trainable weight that is neither protected, nor a head, nor named in ``skip`` stops the
+Nothing is skipped silently: a trainable weight that is neither protected, nor a head, nor named in ``skip`` stops the
 construction with a message that says what to do about it.
 """
 
@@ -14,14 +14,17 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from codecl.attach.heads import TaskHeads, find_task_heads
-from codecl.attach.weight import ProtectedWeight, Use
-from codecl.layers.base import kind_of, refusal_of, supported_types
-from codecl.layers.embedding import EmbeddingKind
+from codecl.attach.weight import ProtectedWeight
+from codecl.layers.base import LayerKind, kind_of, supported_types
 from codecl.layers.norms import is_norm
 from codecl.text import unknown_name
 
 Policy = Literal["freeze", "per-task", "free"]
-POLICIES = ("freeze", "per-task", "free")
+_POLICY_NOTES: dict[Policy, str] = {
+    "freeze": "freeze: held after the first task",
+    "per-task": "per-task: a copy for every task",
+    "free": "free: trains throughout, old tasks are not protected from it",
+}
 
 
 class UncoveredWeights(ValueError):
@@ -103,11 +106,12 @@ def survey(
     bias: Policy = "freeze",
     protects: bool = True,
     added: Sequence[str] = (),
+    weight_type: type[ProtectedWeight] = ProtectedWeight,
 ) -> LayerTable:
-    """Look at every parameter of ``model`` and decide what becomes of it."""
+    """Look at every parameter of ``model`` and decide what becomes of it; the protected are of ``weight_type``."""
     for name, policy in (("norm", norm), ("bias", bias)):
-        if policy not in POLICIES:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, POLICIES))}; got {policy!r}.")
+        if policy not in _POLICY_NOTES:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, _POLICY_NOTES))}; got {policy!r}.")
     _check_names(model, "heads", heads)
     _check_names(model, "skip", skip)
     _check_names(model, "added", added)
@@ -115,17 +119,17 @@ def survey(
     heads = (*heads, *(task_heads.names if task_heads is not None else ()))
     protected: dict[str, ProtectedWeight] = {}
     rows = []
-    for name, (parameter, uses) in places.items():
-        role, note = _role(name, parameter, uses, heads, skip, norm, bias, added)
+    for name, (parameter, holders) in places.items():
+        role, note = _role(parameter, holders, heads, skip, norm, bias, added)
         if not protects and role in ("protected", "norm", "bias", "uncovered"):
             role, note = "free", "nothing is protected by this method"
         if role == "protected":
-            protected[name] = ProtectedWeight(name, parameter, _uses(uses))
+            protected[name] = weight_type(name, parameter, [place.bind() for place in holders])
             g, o, d = protected[name].shape
             note = f"{o} outputs × {d} inputs" + (f" in each of {g} groups" if g > 1 else "") + note
-        kind = type(uses[0].module).__name__
+        module_type = type(holders[0].module).__name__
         shape = () if is_lazy(parameter) else tuple(parameter.shape)
-        rows.append(LayerRow(name, kind, shape, role, note, parameter))  # type: ignore[arg-type]
+        rows.append(LayerRow(name, module_type, shape, role, note, parameter))  # type: ignore[arg-type]
     policies: dict[str, Policy] = {"norm": norm, "bias": bias} if protects else {}
     table = LayerTable(tuple(rows), protected, heads, tuple(skip), policies, task_heads)
     if bad := table.of_role("uncovered"):
@@ -135,7 +139,7 @@ def survey(
 
 @dataclass(frozen=True)
 class _Place:
-    """One name of a parameter: the module that holds it and, if refused by name, why and where."""
+    """One name of a parameter: its module and, if that is refused, why."""
 
     module_name: str
     module: nn.Module
@@ -145,6 +149,14 @@ class _Place:
     @property
     def name(self) -> str:
         return f"{self.module_name}.{self.attribute}" if self.module_name else self.attribute
+
+    @property
+    def kind(self) -> type[LayerKind] | None:
+        return kind_of(self.module)
+
+    def bind(self) -> LayerKind:
+        assert self.kind is not None
+        return self.kind(self.module, self.attribute, self.module_name)
 
 
 def _places(model: nn.Module) -> dict[str, tuple[nn.Parameter, list[_Place]]]:
@@ -157,25 +169,19 @@ def _places(model: nn.Module) -> dict[str, tuple[nn.Parameter, list[_Place]]]:
     users: dict[str, _Place] = {}
     for module_name, module in model.named_modules():
         above = next((r for prefix, r in refused.items() if not prefix or module_name.startswith(prefix + ".")), None)
-        reason = refusal_of(module)
-        if above is None and reason is not None:
+        kind = kind_of(module)
+        if above is None and kind is not None and (reason := kind.refusal(module)) is not None:
             above = refused[module_name] = f"'{module_name}' is {type(module).__name__}: {reason}"
-        for attribute in _inner_names(module):
+        for attribute in () if kind is None else (*kind.weights, *kind.biases):
             place = _Place(module_name, module, attribute, above)
-            users[place.name] = place
+            users.setdefault(place.name, place)
         for attribute, parameter in module.named_parameters(recurse=False):
             place = _Place(module_name, module, attribute, above)
             found.setdefault(parameter, []).append(users.get(place.name, place))
     return {places[0].name: (parameter, places) for parameter, places in found.items()}
 
 
-def _inner_names(module: nn.Module) -> list[str]:
-    kind = kind_of(module)
-    return [] if kind is None else [name for name in (*kind.weights, *kind.biases) if "." in name]
-
-
 def _role(
-    name: str,
     parameter: nn.Parameter,
     places: list[_Place],
     heads: Sequence[str],
@@ -191,10 +197,8 @@ def _role(
     if all(in_head):
         return "head", "one per task, never projected"
     if any(in_head):
-        return (
-            "uncovered",
-            f"tied between a head and {_names(p for p, h in zip(places, in_head, strict=True) if not h)}",
-        )
+        others = ", ".join(f"'{place.name}'" for place, inside in zip(places, in_head, strict=True) if not inside)
+        return "uncovered", f"tied between a head and {others}"
     if is_lazy(parameter):
         return "uncovered", "lazy: its shape is not known yet; run one batch through the model first"
     if parameter.is_meta:
@@ -204,37 +208,28 @@ def _role(
     if refusal := next((place.refusal for place in places if place.refusal), None):
         return "uncovered", refusal
     if any(covers(added, place.name) for place in places):
-        return "bias", f"named in added; {_policy_note(bias)}"
+        return "bias", f"named in added; {_POLICY_NOTES[bias]}"
     if all(is_norm(place.module) for place in places):
-        return "norm", _policy_note(norm)
-    kinds = [kind_of(place.module) for place in places]
-    pairs = list(zip(places, kinds, strict=True))
-    if all(kind is not None and place.attribute in kind.biases for place, kind in pairs):
-        return "bias", _policy_note(bias)
-    if strange := [p for p, kind in pairs if kind is None or p.attribute not in kind.weights]:
+        return "norm", _POLICY_NOTES[norm]
+    return _role_in_layers(parameter, places, bias)
+
+
+def _role_in_layers(parameter: nn.Parameter, places: list[_Place], bias: Policy) -> tuple[str, str]:
+    """The role of a parameter that only the kinds of its modules can tell."""
+    if all(place.kind is not None and place.attribute in place.kind.biases for place in places):
+        return "bias", _POLICY_NOTES[bias]
+    if strange := [place for place in places if place.kind is None or place.attribute not in place.kind.weights]:
         types = ", ".join(sorted({type(place.module).__name__ for place in strange}))
         return "uncovered", f"no layer kind is registered that knows this weight of {types}"
-    return _tie(places) if len(places) > 1 else ("protected", "")
-
-
-def _tie(places: list[_Place]) -> tuple[str, str]:
-    """Tied weights merge their rows, if both see the same matrices."""
-    kinds = {type(kind_of(place.module)) for place in places}
-    settings = {getattr(place.module, "groups", 1) for place in places}
-    if len(kinds) > 1 or len(settings) > 1:
-        transposed = EmbeddingKind in kinds and kinds != {EmbeddingKind}
+    if len(places) == 1:
+        return "protected", ""
+    kinds = [place.bind() for place in places]  # tied weights merge their rows, if all see the same matrices
+    names = ", ".join(f"'{kind.full_name}'" for kind in kinds)
+    if len({(type(kind), kind.matrices(parameter).shape) for kind in kinds}) > 1:
+        transposed = len({kind.indexed for kind in kinds}) > 1
         how = "as its transpose: what protects one moves the other" if transposed else "as different matrices"
-        return "uncovered", f"tied between {_names(places)}, which see it {how}"
-    return "protected", f", tied with {_names(places[1:])}"
-
-
-def _uses(places: list[_Place]) -> list[Use]:
-    uses = []
-    for place in places:
-        kind = kind_of(place.module)
-        assert kind is not None
-        uses.append(Use(place.module_name, place.module, place.attribute, kind))
-    return uses
+        return "uncovered", f"tied between {names}, which see it {how}"
+    return "protected", f", tied with {names.partition(', ')[2]}"
 
 
 def covers(names: Sequence[str], parameter: str) -> bool:
@@ -251,18 +246,6 @@ def _check_names(model: nn.Module, argument: str, names: Sequence[str]) -> None:
             raise ValueError(f"{argument}: {unknown_name('module or parameter', name, known)}")
 
 
-def _policy_note(policy: Policy) -> str:
-    return {
-        "freeze": "freeze: held after the first task",
-        "per-task": "per-task: a copy for every task",
-        "free": "free: trains throughout, old tasks are not protected from it",
-    }[policy]
-
-
-def _names(places: object) -> str:
-    return ", ".join(f"'{place.name}'" for place in places)  # type: ignore[attr-defined]
-
-
 def _uncovered_message(bad: Sequence[LayerRow]) -> str:
     lines = [f"{len(bad)} trainable weights would be left unprotected:"]
     lines += [f"    '{row.name}' ({row.module_type}): {row.note}" for row in bad[:10]]
@@ -277,3 +260,22 @@ def _uncovered_message(bad: Sequence[LayerRow]) -> str:
         "    or keep it as it is:            parameter.requires_grad_(False) before attaching",
     ]
     return "\n".join(lines)
+
+
+_PROCESSES = "is not supported yet: attach to the module inside it, on one process"
+_WRAPPERS = {
+    "DistributedDataParallel": _PROCESSES,
+    "FullyShardedDataParallel": _PROCESSES,
+    "DataParallel": "runs copies past the forwards that protect the model: attach to the module inside it",
+    "ScriptModule": "computes what was fixed before a method could stand in for it: attach to the module it was made "
+    "from",
+}
+
+
+def refuse_wrappers(model: nn.Module) -> None:
+    """Refuse a model that is, or contains, a wrapper in which nothing can be protected."""
+    for name, module in model.named_modules():
+        for base in type(module).__mro__:
+            if base.__module__.startswith("torch.") and (reason := _WRAPPERS.get(base.__name__)):
+                where = f"'{name}': " if name else ""
+                raise TypeError(f"{where}a {base.__name__} model {reason}.")

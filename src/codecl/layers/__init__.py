@@ -1,10 +1,11 @@
-"""What a layer type is: how its weights meet its inputs. Everything else knows only this form."""
+"""Layer types: how their weights are multiplied with their inputs."""
 
-import codecl.layers.huggingface  # noqa: F401  (registers what it knows)
+import codecl.layers.huggingface  # noqa: F401  (registers its layers)
 from codecl.layers.attention import AttentionKind
-from codecl.layers.base import LayerKind, kind_of, moments_of, refuse, register, register_added
+from codecl.layers.base import LayerKind, kind_of, moments_of, register, register_added
 from codecl.layers.convolution import ConvolutionKind
 from codecl.layers.embedding import EmbeddingKind
+from codecl.layers.linear import LinearKind
 from codecl.layers.norms import register_norm
 
 __all__ = [
@@ -12,9 +13,9 @@ __all__ = [
     "ConvolutionKind",
     "EmbeddingKind",
     "LayerKind",
+    "LinearKind",
     "kind_of",
     "moments_of",
-    "refuse",
     "register",
     "register_added",
     "register_norm",

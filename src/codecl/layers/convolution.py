@@ -1,10 +1,10 @@
-"""Convolutions in canonical form: the rows are the patches under the kernel, one stack of them per channel group."""
+"""Convolutions: the rows are the patches under the kernel, one stack of them per channel group."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -24,37 +24,36 @@ class ConvolutionKind(LayerKind):
     ``d`` is the number of channels in a group times the size of the kernel.
     """
 
-    def matrices(self, module: nn.Module, name: str, weight: Tensor) -> Tensor:
-        g = cast(_ConvNd, module).groups
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        return cast(_ConvNd, self.module).kernel_size
+
+    def matrices(self, weight: Tensor) -> Tensor:
+        g = cast(_ConvNd, self.module).groups
         return weight.reshape(g, weight.shape[0] // g, -1)
 
-    def rows(self, module: nn.Module, name: str, *args: Any, **kwargs: Any) -> Tensor:
-        return patches(module, args[0] if args else kwargs["input"])
+    def rows(self, x: Tensor) -> Tensor:
+        return self.patches(x)
 
-    def parts(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
-        x: Tensor = args[0] if args else kwargs["input"]
-        kernel = cast(_ConvNd, module).kernel_size
-        if x.ndim == len(kernel) + 1:
-            yield (x,)
+    def patches(self, x: Tensor, stride: int | None = None) -> Tensor:
+        """Every patch of ``x`` under the kernel, ``[g, n, d]``; ``d`` runs over channels, then over the kernel."""
+        conv, axes = cast(_ConvNd, self.module), len(self.kernel)
+        if x.ndim == axes + 1:  # an unbatched input
+            x = x.unsqueeze(0)
+        mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
+        x = F.pad(x, conv._reversed_padding_repeated_twice, mode=mode)
+        strides = conv.stride if stride is None else (stride,) * axes
+        for axis, (size, step, spread) in enumerate(zip(self.kernel, strides, conv.dilation, strict=True)):
+            # [..., positions, ..., window], of which a dilated kernel sees every ``spread``-th entry
+            x = x.unfold(2 + axis, (size - 1) * spread + 1, step)[..., ::spread]
+        channels = conv.in_channels // conv.groups
+        x = x.reshape(x.shape[0], conv.groups, channels, *x.shape[2:])  # [batch, g, channels, *positions, *kernel]
+        positions, kernel = range(3, 3 + axes), range(3 + axes, 3 + 2 * axes)
+        return x.permute(1, 0, *positions, 2, *kernel).flatten(2 + axes).flatten(1, -2)
+
+    def split(self, x: Tensor) -> Iterator[Tensor]:
+        if x.ndim == len(self.kernel) + 1:
+            yield x
             return
-        numbers = x.shape[1:].numel() * math.prod(kernel)
-        for some in torch.split(x, max(1, NUMBERS_AT_ONCE // max(1, numbers))):
-            yield (some,)
-
-
-def patches(module: nn.Module, x: Tensor, stride: tuple[int, ...] | None = None) -> Tensor:
-    """Every patch of ``x`` under the kernel of ``module``, ``[g, n, d]``; ``d`` runs over channel, then kernel."""
-    conv = cast(_ConvNd, module)
-    axes = len(conv.kernel_size)
-    if x.ndim == axes + 1:  # an unbatched input
-        x = x.unsqueeze(0)
-    mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
-    x = F.pad(x, conv._reversed_padding_repeated_twice, mode=mode)
-    settings = zip(conv.kernel_size, stride or conv.stride, conv.dilation, strict=True)
-    for axis, (size, step, spread) in enumerate(settings):
-        # [..., positions, ..., window], of which a dilated kernel sees every ``spread``-th entry
-        x = x.unfold(2 + axis, (size - 1) * spread + 1, step)[..., ::spread]
-    channels = conv.in_channels // conv.groups
-    x = x.reshape(x.shape[0], conv.groups, channels, *x.shape[2:])  # [batch, g, channels, *positions, *kernel]
-    positions, kernel = range(3, 3 + axes), range(3 + axes, 3 + 2 * axes)
-    return x.permute(1, 0, *positions, 2, *kernel).flatten(2 + axes).flatten(1, -2)
+        numbers = x.shape[1:].numel() * math.prod(self.kernel)
+        yield from torch.split(x, max(1, NUMBERS_AT_ONCE // max(1, numbers)))

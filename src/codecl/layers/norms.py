@@ -1,4 +1,4 @@
-"""Normalisation layers. Input correlations do not describe them, so they are held, copied per task, or left free."""
+"""Normalisation layers. Input correlations do not describe them: they are frozen, copied per task, or left free."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ def register_norm(module_type: type[nn.Module]) -> type[nn.Module]:
 
 
 def is_norm(module: nn.Module) -> bool:
+    """Whether ``module`` is a normalisation layer, by its type or, outside of torch, by its name."""
     return isinstance(module, tuple(_NORMS)) or _is_named_norm(module)
 
 
 def _is_named_norm(module: nn.Module) -> bool:
-    """Whether a type that is not torch's says that it is one (``LlamaRMSNorm``), and scales and shifts, no more."""
+    """Whether the name of the type says so (``LlamaRMSNorm``), and its parameters only scale and shift."""
     own = dict(module.named_parameters())
     vectors = own.keys() <= {"weight", "bias"} and all(parameter.ndim == 1 for parameter in own.values())
     return type(module).__name__.endswith(("LayerNorm", "RMSNorm")) and vectors and bool(own)

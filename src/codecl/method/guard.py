@@ -6,8 +6,8 @@ A projected gradient protects old outputs only if the step is linear in it. What
     SGD with weight decay                  the update: W_old + (W_new − W_old)(I − C)
     Adam, AdamW and other adaptive ones    both; the update alone would protect, but learn badly
 
-Anything else is refused, unless the user says what to project. Where tasks added columns to a weight, its update and
-theirs are always projected, as one: whoever clips the gradients of the model alone scales the two apart.
+Anything else is refused, unless the user says what to project. Some weights always have their update projected
+(``ProtectedWeight.always_restricts``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import torch
-from torch import Tensor, nn, optim
+from torch import nn, optim
 
 from codecl.attach import ProtectedWeight
 
@@ -72,7 +72,7 @@ class Guard:
         self.extras: dict[nn.Parameter, nn.Parameter] = {}
         self.frozen: list[nn.Parameter] = []
         self.steps = 0
-        self._before: dict[nn.Parameter, list[Tensor]] = {}
+        self._before: dict[nn.Parameter, Any] = {}
         self._aside: list[tuple[dict[str, Any], list[nn.Parameter]]] = []
         self._replaced = False
         for parameter, mode in self._modes().items():
@@ -174,18 +174,15 @@ class Guard:
                     f"the weight decay of the group of '{weight.name}' changed after the optimizer was guarded. "
                     "Call method.guard(optimizer) again after changing it."
                 )
-            if weight.projection is not None and (mode != "gradient" or weight.columns):
-                self._before[parameter] = [tensor.detach().clone() for tensor in weight.tensors]
+            if weight.projection is not None and (mode != "gradient" or weight.always_restricts):
+                self._before[parameter] = weight.snapshot()
         self._set_aside()
 
     @torch.no_grad()
     def _after_step(self, *_: Any) -> None:
         self._rejoin()
         for parameter, before in self._before.items():
-            weight = self.weights[parameter]
-            updates = weight.project_all([new - old for new, old in zip(weight.tensors, before, strict=True)])
-            for tensor, old, update in zip(weight.tensors, before, updates, strict=True):
-                tensor.copy_(old + update)
+            self.weights[parameter].restrict(before)
         self._before = {}
         self.learner.after_step()
 

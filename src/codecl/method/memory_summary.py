@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codecl.attach import Change as EffectiveWeight
-from codecl.attach import Projection, ProtectedWeight
+from codecl.attach import EffectiveWeight, ProtectedWeight
 from codecl.method.state import size
 
 DIGITS = 6
@@ -23,21 +22,9 @@ def summary(weight: ProtectedWeight, memory: Any, effective: Sequence[Mapping[st
     """
     of_tasks = [task[weight.name].state() for task in effective if weight.name in task]
     found: dict[str, Any] = {"shape": list(weight.shape), "bytes": _size_under(weight.name, memory) + size(of_tasks)}
-    if type(projection := weight.projection) is Projection:  # what another does to a gradient, its method describes
-        found["capacity"] = capacity(projection)
+    if weight.projection is not None:
+        found["capacity"] = round(weight.projection.capacity, DIGITS) + 0.0  # no −0
     return found
-
-
-def capacity(projection: Projection) -> float:
-    """``tr(C)/d``, the mean over all matrices: 0 if nothing is protected, 1 if everything is."""
-    if projection.matrix is not None:  # I − C
-        held = 1 - projection.matrix.diagonal(dim1=-2, dim2=-1).double().mean()
-    else:
-        g, d, _ = projection.basis.shape
-        held = projection.values.double().sum() / (g * d)
-        if projection.outside is not None:
-            held = held + (1 - projection.outside.double()).mean()
-    return round(float(held), DIGITS) + 0.0  # no −0
 
 
 def spectrum(values: Iterable[Tensor]) -> list[float]:

@@ -26,8 +26,17 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn, optim
 
-from codecl.attach import Change as EffectiveWeight
-from codecl.attach import Forward, Mixing, ProtectedWeight, attach, call_with_first, refuse_wrappers, survey, take
+from codecl.attach import (
+    EffectiveWeight,
+    Forward,
+    Mixing,
+    ProtectedWeight,
+    attach,
+    call_with_first,
+    refuse_wrappers,
+    survey,
+    take,
+)
 from codecl.attach.batches import length
 from codecl.attach.survey import Policy
 from codecl.method.gradients import Loss, add_gradients, cross_entropy_with_second, mean_gradients
@@ -70,6 +79,7 @@ class Method:
     presets: ClassVar[Presets] = {"paper": {}, "official": {}}
     """The settings that make the method what its paper prints, and what its authors' code runs."""
     protects: ClassVar[bool] = False
+    weight_type: ClassVar[type[ProtectedWeight]] = ProtectedWeight
     plain_first_task: ClassVar[bool] = True
     """Whether the first task is learned exactly as fine-tuning would learn it."""
     freezes_heads: ClassVar[bool] = True
@@ -98,7 +108,7 @@ class Method:
         refuse_wrappers(model)
         self.model, self.forward = model, forward
         self.loss: Loss = cross_entropy_with_second if loss is None else loss
-        self.layers = survey(model, heads, skip, norm, bias, self.protects, added)
+        self.layers = survey(model, heads, skip, norm, bias, self.protects, added, self.weight_type)
         self.tasks: list[Task] = []
         self.progress = 0.0
         """How far the task at hand has come, from 0 to 1, as ``watch`` was told."""

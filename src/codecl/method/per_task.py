@@ -12,8 +12,7 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from codecl.attach import Change as EffectiveWeight
-from codecl.attach import LayerTable
+from codecl.attach import EffectiveWeight, LayerTable
 from codecl.attach.statistics import hold_statistics
 from codecl.attach.survey import covers
 from codecl.layers.norms import is_norm, running_statistics

@@ -10,7 +10,7 @@ GPM that adds inputs to a layer where the protected ones leave a new task too li
                       ∇[W, V_1, …] ← ∇[W, V_1, …] (I − P);  V_t and Φ_t are free
     after task t      P grows as in GPM, by the inputs [x, Φ_1ᵀ x, …, Φ_tᵀ x];  Φ_t is held, V_t shared like W
 
-The inputs of a convolution are its channels (``layers/expansion.py``). The groups of a grouped one mix their own
+The inputs of a convolution are its channels (``attach/effective.py``). The groups of a grouped one mix their own
 channels, all of them into equally many, the largest ``E`` that a group asks for.
 
 ``P`` is kept as DualGPM keeps it (``algebra/dual.py``). Two habits of the published code are not reproduced: a first
@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,18 +32,18 @@ from torch import Tensor, nn
 from codecl.algebra import Moments, Subspace
 from codecl.algebra.dual import DualSubspace
 from codecl.attach import (
-    Change,
-    Projection,
+    EffectiveWeight,
+    Expansion,
+    ExtendedWeight,
     ProtectedWeight,
-    Use,
     capture_moments,
     in_mode,
+    project_away,
     take,
     untouched_buffers,
     untouched_randomness,
 )
-from codecl.attach.expansion import Expansion, kernel_of
-from codecl.layers import moments_of
+from codecl.layers import LayerKind, moments_of
 from codecl.method.gradients import unprojected
 from codecl.method.settings import check
 from codecl.method.state import ForeignState, size
@@ -69,6 +69,7 @@ class API(GPM):
     """
 
     name: ClassVar[str] = "api"
+    weight_type: ClassVar[type[ProtectedWeight]] = ExtendedWeight
     memory: dict[str, list[DualSubspace]]  # type: ignore[assignment]  # whatever GPM does with its own is overridden
 
     def __init__(
@@ -93,10 +94,14 @@ class API(GPM):
         self.Phi: dict[str, list[nn.Parameter]] = {name: [] for name in self.weights}
 
     @property
+    def weights(self) -> dict[str, ExtendedWeight]:  # type: ignore[override]
+        return cast(dict[str, ExtendedWeight], super().weights)
+
+    @property
     def samples_before(self) -> int | None:
         return None
 
-    def prepare(self, loader: Iterable[Any] | None) -> dict[str, Change]:
+    def prepare(self, loader: Iterable[Any] | None) -> dict[str, EffectiveWeight]:
         """Which layers get more inputs, and how many."""
         if isinstance(loader, Iterator):  # it is read several times
             loader = take(loader, None)
@@ -153,7 +158,7 @@ class API(GPM):
             self.Phi[name][:] = [nn.Parameter(Phi.to(device, copy=True)) for Phi in state["Phi"][name]]
         self._protect()
 
-    def effective_weight(self, name: str, state: Mapping[str, Any]) -> Change:
+    def effective_weight(self, name: str, state: Mapping[str, Any]) -> EffectiveWeight:
         known, count = len(self.Phi[name]), int(state["count"])
         if not 1 <= count <= known:
             raise ForeignState(f"a task of the state sees {count} expansions of '{name}', of which it has {known}.")
@@ -178,32 +183,32 @@ class API(GPM):
         for name, weight in self.weights.items():
             weight.projection = None
             if name in self.memory:
-                P = [B.widen(_width(weight)) for B in self.memory[name]]
+                P = [B.widen(weight.width) for B in self.memory[name]]
                 bases, rests = [B.held.basis for B in P], [int(B.retains) for B in P]
                 inside = [basis.new_full(basis.shape[1:], 1 - rest) for basis, rest in zip(bases, rests, strict=True)]
-                weight.projection = Projection(bases, inside, rests, weight.parameter)
+                weight.projection = project_away(bases, weight.parameter, inside, rests)
 
     def _inputs(self, loader: Iterable[Any] | None) -> dict[str, list[Moments]]:
         """The energy of what each matrix of each weight was fed, under the weights of the learned task."""
         return capture_moments(self.model, self.weights, self.sample(loader), self.forward, self._moments)
 
-    def _moments(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[list[Moments]]:
-        change = self._weight_of(use).change
+    def _moments(self, weight: ProtectedWeight, kind: LayerKind, x: Any) -> Iterator[list[Moments]]:
+        change = weight.change
         if not isinstance(change, Expansion):
-            yield from super()._moments(use, args, kwargs)
+            yield from super()._moments(weight, kind, x)
             return
-        for stack in use.rows(*self._limited(use, args, kwargs)):
-            yield moments_of([change.widen(X, i) for i, X in enumerate(stack)])
+        for piece in self._pieces(kind, x):
+            yield moments_of([change.widen(X, i) for i, X in enumerate(kind.rows(piece))])
 
-    def _channel_norms(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[list[Moments]]:
+    def _channel_norms(self, weight: ProtectedWeight, kind: LayerKind, x: Any) -> Iterator[list[Moments]]:
         """How large each channel is in each patch, ``[n, c]``: its spectral norm where the kernel has two axes.
 
         With one or three axes, which are not published, it is the Frobenius norm; for a Linear layer the absolute
         value.
         """
-        kernel = kernel_of(self._weight_of(use)) or (1,)
-        for stack in use.rows(*self._limited(use, args, kwargs)):
-            patches = [X.reshape(len(X), -1, *kernel) for X in stack]
+        kernel = kind.kernel or (1,)
+        for piece in self._pieces(kind, x):
+            patches = [X.reshape(len(X), -1, *kernel) for X in kind.rows(piece)]
             if len(kernel) == 2:
                 yield moments_of([torch.linalg.matrix_norm(X, ord=2) for X in patches])
             else:
@@ -224,7 +229,7 @@ class API(GPM):
                 before = [gradients[tensor] for tensor in weight.tensors]
                 after = weight.project_all(before)
                 gradients |= zip(weight.tensors, after, strict=True)
-                ratios[name].append(_ratio(weight.together(after), weight.together(before)))
+                ratios[name].append(_ratio(weight.join(after), weight.join(before)))
             return gradients
 
         with (
@@ -249,25 +254,22 @@ class API(GPM):
         """``E``: how many inputs the weight gets."""
         if any(fnmatch.fnmatch(name, pattern) for pattern in self.closed):
             return 0
-        c = self.weights[name].shape[2] // math.prod(kernel_of(self.weights[name]))
+        c = self.weights[name].shape[2] // math.prod(self.weights[name].kind.kernel)
         return min(math.ceil(max((self.rho - float(rho_l.min())) * self.channels, 0)), c)
 
-    def _new(self, weight: ProtectedWeight, E: int, norms: list[Moments]) -> tuple[Tensor, Tensor]:
+    def _new(self, weight: ExtendedWeight, E: int, norms: list[Moments]) -> tuple[Tensor, Tensor]:
         """``Φ_t``, the top ``E`` directions of the norms of channels, and ``V_t``, drawn as torch draws new layers."""
         (g, o, _), like = weight.shape, weight.parameter
         Phi = torch.stack([_top(of_matrix, E) for of_matrix in norms]).to(like.device, like.dtype)
-        V = torch.empty(g, o, E * math.prod(kernel_of(weight)), dtype=like.dtype)
-        bound = (_width(weight) + V.shape[2]) ** -0.5
+        V = torch.empty(g, o, E * math.prod(weight.kind.kernel), dtype=like.dtype)
+        bound = (weight.width + V.shape[2]) ** -0.5
         generator = torch.Generator().manual_seed(method_seed(self.seed, len(self.tasks), weight.name))
         V.uniform_(-bound, bound, generator=generator)
         return Phi, V.to(like.device)
 
-    def _weight_of(self, use: Use) -> ProtectedWeight:
-        return next(weight for weight in self.weights.values() if use in weight.uses)
-
     def _check_sizes(self, name: str, state: Any) -> None:
         """Refuse expansions and bases that cannot be of the weight."""
-        (g, o, d), k = self.weights[name].shape, math.prod(kernel_of(self.weights[name]))
+        (g, o, d), k = self.weights[name].shape, math.prod(self.weights[name].kind.kernel)
         E = [Phi.shape[-1] for Phi in state["Phi"][name]]
         found = [list(tensor.shape) for tensor in (*state["Phi"][name], *state["V"][name])]
         expected = [[g, d // k, e] for e in E] + [[g, o, e * k] for e in E]
@@ -277,11 +279,6 @@ class API(GPM):
         widths = list(accumulate([d, *(e * k for e in E)]))
         if held and held not in [[width] * g for width in widths]:
             raise ForeignState(f"'{name}' has directions of {held} inputs in the state, {g} of one of {widths} here.")
-
-
-def _width(weight: ProtectedWeight) -> int:
-    """The inputs of a weight, with those that were added."""
-    return weight.shape[2] + sum(V.shape[2] for V in weight.columns)
 
 
 def _ratio(left: Tensor, G: Tensor) -> Tensor:

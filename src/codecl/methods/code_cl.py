@@ -27,9 +27,8 @@ from torch import Tensor, nn
 from codecl.algebra import Conceptor, Moments
 from codecl.algebra.adaptation import adapt_apertures
 from codecl.algebra.tolerances import INTERSECTION
-from codecl.attach import Change, Mixing, Projection, ProtectedWeight, Use, capture_moments, listen
-from codecl.layers import moments_of
-from codecl.layers.convolution import ConvolutionKind, patches
+from codecl.attach import EffectiveWeight, Mixing, ProtectedWeight, capture_moments, listen, project_conceptors
+from codecl.layers import LayerKind, moments_of
 from codecl.method.memory_summary import nonzero_columns, spectrum
 from codecl.method.method import Method, Presets
 from codecl.method.settings import by_weight, check
@@ -134,12 +133,12 @@ class CodeCL(Method):
     def examine(self) -> None:
         self.aperture = by_weight("aperture", self._apertures, self.weights)
 
-    def prepare(self, loader: Iterable[Any] | None) -> dict[str, Change]:
+    def prepare(self, loader: Iterable[Any] | None) -> dict[str, EffectiveWeight]:
         """Lines 3–12: how the new task overlaps with the past, and what that frees."""
         batches = self.sample(loader)
         with self.shared_weights() if self.before == "shared" else nullcontext():
             C_pre = {name: [C.cut(self.minimum) for C in pre] for name, pre in self._conceptors(batches).items()}
-        changes: dict[str, Change] = {}
+        changes: dict[str, EffectiveWeight] = {}
         for name, pre in C_pre.items():
             if name not in self.memory or not self._may_free(self.weights[name]):
                 continue
@@ -189,7 +188,7 @@ class CodeCL(Method):
         """``∇W ← ∇W (I − C)`` from here on (line 17)."""
         for name, weight in self.weights.items():
             C = self.memory.get(name)
-            weight.projection = Projection.of_conceptors(C, weight.parameter) if C is not None else None
+            weight.projection = project_conceptors(C, weight.parameter) if C is not None else None
 
     def _conceptors(self, batches: list[Any]) -> dict[str, list[Conceptor]]:
         """Equation 2 for what ``batches`` feed to each weight, with its aperture adapted if ``gain`` says so."""
@@ -199,8 +198,8 @@ class CodeCL(Method):
 
     def _adapt(self, fitted: dict[str, list[Conceptor]], batches: list[Any]) -> dict[str, list[Conceptor]]:
         def see_rows(see: Callable[[tuple[str, int], Tensor], None]) -> None:
-            def add(weight: ProtectedWeight, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                for stack in self._rows(use, args, kwargs):
+            def add(weight: ProtectedWeight, kind: LayerKind, x: Any) -> None:
+                for stack in self._rows(kind, x):
                     for i, rows in enumerate(stack):
                         see((weight.name, i), rows)
 
@@ -210,28 +209,21 @@ class CodeCL(Method):
         adapted = adapt_apertures(by_matrix, self.gain, see_rows)
         return {name: [adapted[name, i] for i in range(len(several))] for name, several in fitted.items()}
 
-    def _moments(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[list[Moments]]:
-        if not self._is_dense(use):
-            yield from use.moments(args, kwargs)
-            return
-        for stack in self._rows(use, args, kwargs):
-            yield moments_of(stack)
+    def _moments(self, weight: ProtectedWeight, kind: LayerKind, x: Any) -> Iterator[list[Moments]]:
+        for piece in kind.split(x):
+            yield moments_of(kind.patches(piece, stride=1)) if self._is_dense(kind) else kind.moments(piece)
 
-    def _is_dense(self, use: Use) -> bool:
-        named = any(fnmatch.fnmatch(f"{use.module_name}.{use.attribute}", p) for p in self.dense_patches)
-        return named and isinstance(use.kind, ConvolutionKind)
+    def _rows(self, kind: LayerKind, x: Any) -> Iterator[Any]:
+        for piece in kind.split(x):
+            yield kind.patches(piece, stride=1) if self._is_dense(kind) else kind.rows(piece)
 
-    def _rows(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
-        if not self._is_dense(use):
-            yield from use.rows(args, kwargs)
-            return
-        for part in use.kind.parts(use.module, args, kwargs):
-            yield patches(use.module, part[0], stride=(1,) * (use.module.get_parameter("weight").ndim - 2))
+    def _is_dense(self, kind: LayerKind) -> bool:
+        return bool(kind.kernel) and any(fnmatch.fnmatch(kind.full_name, pattern) for pattern in self.dense_patches)
 
     def _may_free(self, weight: ProtectedWeight) -> bool:
         """The gates beside the overlap: sizes and names."""
         _, _, d = weight.shape
-        limit = self.free_dims if isinstance(weight.uses[0].kind, ConvolutionKind) else self.smallest
+        limit = self.free_dims if weight.kind.kernel else self.smallest
         large = self.smallest is None or limit is None or d > limit
         return large and self.free_dims > 0 and not any(fnmatch.fnmatch(weight.name, p) for p in self.closed)
 
@@ -245,7 +237,7 @@ class CodeCL(Method):
         if self.random_start:
             generator = torch.Generator().manual_seed(method_seed(self.seed, len(self.tasks), weight.name))
             M.uniform_(-(K**-0.5), K**-0.5, generator=generator)
-        hold = self.hold and not isinstance(weight.uses[0].kind, ConvolutionKind)
+        hold = self.hold and not weight.kind.kernel
         return Mixing(U, M.to(like.device), self.replace, hold)
 
 

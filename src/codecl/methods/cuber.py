@@ -26,12 +26,12 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from codecl.attach import Change, Projection, ProtectedWeight
+from codecl.attach import EffectiveWeight, ProtectedWeight, Scaling, project_away
 from codecl.attach.projection import times
 from codecl.method.method import Presets
 from codecl.method.settings import check
 from codecl.method.state import ForeignState
-from codecl.methods.trgp import TRGP, Scaling
+from codecl.methods.trgp import TRGP
 
 
 class Open(NamedTuple):
@@ -106,7 +106,7 @@ class CUBER(TRGP):
         self.agreement, self.strength = agreement, strength
         self.past_gradients: list[dict[str, Tensor]] = []
 
-    def prepare(self, loader: Iterable[Any] | None) -> dict[str, Change]:
+    def prepare(self, loader: Iterable[Any] | None) -> dict[str, EffectiveWeight]:
         """The regimes of all old tasks, layer by layer."""
         changes = super().prepare(loader)
         self._project_out(changes)
@@ -199,7 +199,7 @@ class CUBER(TRGP):
         norms = torch.linalg.vector_norm(g_j) * torch.linalg.vector_norm(G)
         return float((g_j * G).sum() - self.agreement * norms)
 
-    def _project_out(self, changes: Mapping[str, Change]) -> None:
+    def _project_out(self, changes: Mapping[str, EffectiveWeight]) -> None:
         """``∇W ← ∇W − ∇W O Oᵀ``: of the memory, what belongs to no task but those that may gain is open."""
         for name, change in self._transfers(changes).items():
             gaining = change.gaining()
@@ -208,9 +208,7 @@ class CUBER(TRGP):
             for i, B in enumerate(self.memory[name]):
                 columns = set[int]().union(*(chosen[i]["columns"].tolist() for chosen in held))
                 bases.append(B.basis[:, sorted(columns)])
-            ones = [basis.new_ones(basis.shape[1]) for basis in bases]
-            projection = Projection(bases, ones, [0] * len(bases), self.weights[name].parameter)
-            self.weights[name].projection = projection
+            projection = self.weights[name].projection = project_away(bases, self.weights[name].parameter)
             change.open = None
             if gaining:
                 theirs = [columns for j, columns in zip(change.tasks, change.columns, strict=True) if j in gaining]
@@ -224,5 +222,5 @@ class CUBER(TRGP):
             raise ForeignState(f"'{name}' has {what} of shape {list(value.shape)} in the state; here it is {expected}.")
 
     @staticmethod
-    def _transfers(changes: Mapping[str, Change]) -> dict[str, Transfer]:
+    def _transfers(changes: Mapping[str, EffectiveWeight]) -> dict[str, Transfer]:
         return {name: change for name, change in changes.items() if isinstance(change, Transfer)}

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from codecl.attach import in_mode, inputs_in, taking, untouched_buffers, untouched_randomness
 from codecl.attach.batches import rebatched
+from codecl.attach.projection import wide_dtype
 from codecl.method.guard import Closure
 from codecl.method.method import Method, Presets
 from codecl.method.settings import check
@@ -146,7 +147,7 @@ class EWC(Method):
 
     def _fisher(self, loader: Iterable[Any] | None) -> dict[str, Tensor]:
         """``F`` of the learned task, by parameter name. The model and all random states stay as they are."""
-        F = {name: torch.zeros_like(p, dtype=_wide(p)) for name, p in self.shared.items()}
+        F = {name: torch.zeros_like(p, dtype=wide_dtype(p)) for name, p in self.shared.items()}
         learning = {name: p for name, p in self.shared.items() if p.requires_grad}
         N = 0
         mode = in_mode(self.model, training=self.fisher_mode == "train")
@@ -160,7 +161,3 @@ class EWC(Method):
                         F[name] += n * of_name.to(F[name].dtype) ** 2
                 N += n
         return {name: value / N for name, value in F.items()}
-
-
-def _wide(parameter: Tensor) -> torch.dtype:
-    return torch.promote_types(parameter.dtype, torch.float32)

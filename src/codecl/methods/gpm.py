@@ -20,7 +20,8 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from codecl.algebra import Moments, Subspace
-from codecl.attach import Projection, Use, capture_moments
+from codecl.attach import ProtectedWeight, capture_moments, project_away
+from codecl.layers import LayerKind
 from codecl.method.method import Method, Presets
 from codecl.method.settings import ByWeight, by_weight, check, values_of
 from codecl.method.state import check_directions
@@ -105,7 +106,7 @@ class GPM(Method):
             weight.projection = None
             if name in self.memory:
                 bases, values = self._held(name)
-                weight.projection = Projection(bases, values, [0] * len(bases), weight.parameter)
+                weight.projection = project_away(bases, weight.parameter, values)
 
     def _inputs(self, loader: Iterable[Any] | None) -> dict[str, list[Moments]]:
         """The energy of what each matrix of each weight was fed, under the shared weights."""
@@ -124,14 +125,14 @@ class GPM(Method):
     def _rule(self, name: str) -> Literal["reach", "below"]:
         return "reach" if name in self.memory else self.first_rule
 
-    def _moments(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[list[Moments]]:
+    def _moments(self, weight: ProtectedWeight, kind: LayerKind, x: Any) -> Iterator[list[Moments]]:
         """What is looked at of one call of a layer."""
-        yield from use.moments(*self._limited(use, args, kwargs))
+        for piece in self._pieces(kind, x):
+            yield kind.moments(piece)
 
-    def _limited(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """The call with as many inputs as ``images`` says."""
+    def _pieces(self, kind: LayerKind, x: Any) -> Iterator[Any]:
+        """The call with as many inputs as ``images`` says, in pieces."""
         limit = self.images
         if isinstance(limit, Mapping):
-            name = f"{use.module_name}.{use.attribute}"
-            limit = next((n for pattern, n in limit.items() if fnmatch.fnmatch(name, pattern)), None)
-        return (args, kwargs) if limit is None else use.kind.first(use.module, limit, args, kwargs)
+            limit = next((n for pattern, n in limit.items() if fnmatch.fnmatch(kind.full_name, pattern)), None)
+        return kind.split(x if limit is None else kind.first(x, limit))

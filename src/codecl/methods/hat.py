@@ -21,16 +21,18 @@ old outputs, so that units before it are masked where they arise as well; what c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from codecl.attach import Change, Projection, inputs_in
+from codecl.attach import EffectiveWeight, Masked, inputs_in
 from codecl.attach.batches import inputs_of, length
+from codecl.attach.projection import Entrywise
 from codecl.attach.survey import Policy
-from codecl.attach.units.channels import follow_units
+from codecl.attach.units.follow import follow_units
 from codecl.attach.units.gates import Gates
 from codecl.method.guard import Closure
 from codecl.method.method import Method, Presets, Task
@@ -119,12 +121,12 @@ class HAT(Method):
         """``a = σ(s e)``: how the task at a position sees the units of ``group``."""
         return torch.sigmoid(self._s(task) * self.embeddings[task][group])
 
-    def prepare(self, loader: Iterable[Any] | None) -> dict[str, Change]:
+    def prepare(self, loader: Iterable[Any] | None) -> dict[str, EffectiveWeight]:
         """Before a task: its embeddings, and the weights seen through them."""
         t = len(self.tasks)
         self.embeddings[t:] = [{group: self._start(group, n) for group, n in self.channels.units.items()}]
         self._gates.put()
-        return {name: Masked(self, t, name) for name in self.weights}
+        return {name: self._masked(t, name) for name in self.weights}
 
     def penalty(self) -> Tensor | None:
         """``c Σ a (1 − A) / Σ (1 − A)``; none where no unit is left."""
@@ -203,13 +205,8 @@ class HAT(Method):
         self._protect()
         self._gates.put()
 
-    def effective_weight(self, name: str, state: Mapping[str, Any]) -> Change:
-        return Masked(self, int(state["task"]), name)
-
-    def describe(self, name: str) -> dict[str, Any]:
-        """The mean of ``min(A_i, A_j)``: how much of the weight is held."""
-        held = self.weights[name].projection
-        return {"capacity": 1 - float(held.kept.double().mean())} if isinstance(held, Held) else {}
+    def effective_weight(self, name: str, state: Mapping[str, Any]) -> EffectiveWeight:
+        return self._masked(int(state["task"]), name)
 
     def bytes(self) -> dict[str, int]:
         found = super().bytes()
@@ -253,6 +250,14 @@ class HAT(Method):
     def _like(self, group: str) -> Tensor:
         return _wide(self.weights[group].parameter)
 
+    def _masked(self, task: int, name: str) -> Masked:
+        """A weight as the task at a position sees it; a group of units belongs to the weight it is named after."""
+
+        def learned() -> list[nn.Parameter]:
+            return [self.embeddings[task][name]] if name in self.channels.units else []
+
+        return Masked(task, self.channels.reads[name], partial(self.mask, task), learned)
+
     def _shown_mask(self, group: str) -> Tensor | None:
         return None if self.per_task.shown is None else self.mask(self.per_task.shown, group)
 
@@ -269,7 +274,7 @@ class HAT(Method):
                 ones = _wide(weight.parameter).new_ones(weight.shape)
                 A_i = ones if i is None else A[i.group].reshape(*weight.shape[:2], 1)
                 A_j = ones if j is None else j.columns(A[j.group], weight.shape)
-                weight.projection = Held(1 - torch.minimum(A_i, A_j))
+                weight.projection = Entrywise(1 - torch.minimum(A_i, A_j))
         self._kept = {} if A is None else {parameter: self._kept_of(parameter, A) for parameter in self._vectors}
 
     def _kept_of(self, parameter: nn.Parameter, A: dict[str, Tensor]) -> Tensor:
@@ -278,41 +283,6 @@ class HAT(Method):
         if x is None:
             return torch.zeros_like(parameter)
         return (1 - x.spread(A[x.group], parameter.numel())).reshape(parameter.shape).to(parameter.dtype)
-
-
-@dataclass(eq=False)
-class Masked:
-    """``W diag(a)``: a weight as one task sees it, through the masks of the units it reads."""
-
-    hat: HAT
-    task: int
-    name: str
-    on_inputs: bool = False  # a gradient that is held entry by entry cannot be had from rows
-
-    def weight(self, W: Tensor) -> Tensor:
-        x = self.hat.channels.reads[self.name]
-        return W if x is None else W * x.columns(self.hat.mask(self.task, x.group), W.shape).to(W.dtype)
-
-    def rows(self, X: Tensor) -> Tensor:
-        x = self.hat.channels.reads[self.name]
-        return X if x is None else X * x.along(self.hat.mask(self.task, x.group), X).to(X.dtype)
-
-    def parameters(self) -> list[nn.Parameter]:
-        """A group belongs to the weight it is named after."""
-        return [self.hat.embeddings[self.task][self.name]] if self.name in self.hat.channels.units else []
-
-    def state(self) -> dict[str, Any]:
-        return {"task": self.task}
-
-
-class Held(Projection):
-    """``G ↦ G (1 − min(A_i, A_j))``, entry by entry, where others project rows."""
-
-    def __init__(self, kept: Tensor) -> None:
-        self.kept, self.matrix, self.rank = kept, None, kept.shape[-1]
-
-    def __call__(self, A: Tensor) -> Tensor:
-        return A * self.kept.to(A.dtype)
 
 
 def _wide(parameter: nn.Parameter) -> Tensor:

@@ -22,18 +22,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.rnn import pad_sequence
 
 from codecl.algebra.tolerances import WORKING_DTYPE, relative_rank_floor
-from codecl.attach import Change, Projection, ProtectedWeight, Use, capture_moments, listen, take
-from codecl.layers import ConvolutionKind
-from codecl.layers.convolution import patches
+from codecl.attach import EffectiveWeight, ProtectedWeight, capture_moments, listen, take
+from codecl.attach.projection import Dense, wide_dtype
+from codecl.layers import LayerKind
 from codecl.method.guard import Closure
 from codecl.method.method import Method, Presets
 from codecl.method.settings import ByWeight, by_weight, check, values_of
@@ -96,6 +94,9 @@ class OWM(Method):
         self.memory = {name: _identity(weight) for name, weight in self.weights.items()}
         self._heard = False
         self._protect(self.memory)
+        if update == "batch":
+            for weight in self.weights.values():
+                weight.listeners.append(self._hear)
 
     def examine(self) -> None:
         self.alpha = by_weight("alpha", self._alphas, self.weights)
@@ -103,7 +104,7 @@ class OWM(Method):
         if self._alpha_ends is not None:
             self.alpha_end = by_weight("alpha_end", self._alpha_ends, self.weights)
 
-    def prepare(self, loader: Iterable[Any] | None) -> dict[str, Change]:
+    def prepare(self, loader: Iterable[Any] | None) -> dict[str, EffectiveWeight]:
         """Before a task: ``P`` goes where the model is now, and hears what comes."""
         if loader is not None and not self.tasks:  # nothing later would notice a use that has no rows
             capture_moments(self.model, self.weights, take(loader, self.samples_before), self.forward)
@@ -113,7 +114,6 @@ class OWM(Method):
 
     def learn(self, closure: Closure, parameters: Sequence[nn.Parameter]) -> Any:
         """The gradients that arrive here are projected already."""
-        self._listen()
         loss = super().learn(closure, parameters)
         if self.update == "batch" and self.is_learning and not self._heard and self._has_gradients():
             raise RuntimeError(
@@ -143,48 +143,35 @@ class OWM(Method):
         """``∇W ← ∇W P`` from here on, with copies of ``memory``."""
         for name, weight in self.weights.items():
             P = self.memory[name] = _identity(weight).copy_(memory[name])
-            weight.projection = Projection.of_matrices(P, weight.parameter)
-        self._listen()
+            weight.projection = Dense(P.to(weight.parameter.device, wide_dtype(weight.parameter)))
 
-    def _listen(self) -> None:
-        """Hear every weight. Whoever listened in the meantime has taken our listeners away."""
-        if self.update == "batch":
-            for weight in self.weights.values():
-                weight.listener = partial(self._hear, weight)
-
-    def _hear(self, weight: ProtectedWeight, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _hear(self, weight: ProtectedWeight, kind: LayerKind, x: Any) -> None:
         if self.is_learning and self.model.training and torch.is_grad_enabled():
-            self._take_up(weight, use, args, kwargs)
+            self._take_up(weight, kind, x)
             self._heard = True
 
     @torch.no_grad()
-    def _take_up(self, weight: ProtectedWeight, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _take_up(self, weight: ProtectedWeight, kind: LayerKind, x: Any) -> None:
         """Protect the mean input of a call."""
         P, projection = self.memory[weight.name], weight.projection
-        for rows in self._mean_rows(use, args, kwargs):
+        for rows in self._mean_rows(kind, x):
             # Groups may differ in their number of rows; those of zeros change nothing.
             R = (rows if isinstance(rows, Tensor) else pad_sequence(list(rows), batch_first=True)).to(P)
             if bool(torch.isfinite(R).all()):  # otherwise the loss is not either, and says so
                 absorb(P, R, self._alpha(weight.name))
-        assert projection is not None
-        assert projection.matrix is not None
+        assert isinstance(projection, Dense)
         projection.matrix.copy_(P)  # in place: calls that wait for their gradients see it too
 
-    def _mean_rows(self, use: Use, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+    def _mean_rows(self, kind: LayerKind, x: Any) -> Iterator[Any]:
         """The means of the rows over the inputs of the call, place by place."""
-        if not isinstance(use.kind, ConvolutionKind):
-            n = use.kind.inputs(use.module, args, kwargs)
-            for stack in use.rows(args, kwargs):
-                yield [rows.reshape(n, -1, rows.shape[-1]).mean(0, dtype=_wide(rows)) for rows in stack]
+        if not kind.kernel:
+            n = kind.inputs(x)
+            for piece in kind.split(x):
+                yield [rows.reshape(n, -1, rows.shape[-1]).mean(0, dtype=wide_dtype(rows)) for rows in kind.rows(piece)]
             return
-        x: Tensor = args[0] if args else kwargs["input"]  # patches of the mean, which are means of the patches
-        axes = len(cast(_ConvNd, use.module).kernel_size)
-        if x.ndim > axes + 1:  # otherwise an unbatched input
-            x = x.mean(0, keepdim=True, dtype=_wide(x))
-        if self.patch_stride is not None:
-            yield patches(use.module, x, (self.patch_stride,) * axes)
-        else:
-            yield from use.rows((x,), {})
+        if x.ndim > len(kind.kernel) + 1:  # otherwise an unbatched input
+            x = x.mean(0, keepdim=True, dtype=wide_dtype(x))  # patches of the mean are means of the patches
+        yield kind.rows(x) if self.patch_stride is None else kind.patches(x, self.patch_stride)
 
     def _alpha(self, name: str) -> float:
         """``α (α_end/α)^progress``."""
@@ -218,7 +205,3 @@ def _identity(weight: ProtectedWeight) -> Tensor:
     g, _, d = weight.shape
     device = "cpu" if weight.parameter.device.type == "mps" else weight.parameter.device
     return torch.eye(d, dtype=WORKING_DTYPE, device=device).repeat(g, 1, 1)
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)

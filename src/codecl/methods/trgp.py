@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from codecl.algebra import Moments, Subspace
-from codecl.attach import Change, Projection, ProtectedWeight, take
-from codecl.attach.projection import times
+from codecl.attach import EffectiveWeight, Scaling, take
 from codecl.method.method import Presets
 from codecl.method.settings import check
 from codecl.method.state import ForeignState
@@ -34,73 +33,6 @@ from codecl.methods.gpm import GPM
 
 Chosen = list[dict[str, Tensor]]
 """For each matrix of a weight: the columns of B that are a task's (``columns``), and others it has (``beside``)."""
-
-
-class Scaling:
-    """``W + Σ_j W S_j (Q_j − I) S_jᵀ``: what the weight does to the inputs of trusted tasks, scaled by learned Q.
-
-    The ``S_j`` overlap: a column of several is kept, and multiplied, once, as one of ``U``; ``S_j = U[:, columns_j]``.
-    """
-
-    def __init__(
-        self,
-        tasks: Sequence[int],
-        bases: Sequence[Tensor],
-        Q: Sequence[Tensor] | None = None,
-        of: ProtectedWeight | None = None,
-    ) -> None:
-        self.tasks = list(tasks)
-        self.U, self.columns = distinct_columns(bases)  # [g, d, k], and [r_j] for each task
-        eyes = (torch.eye(S.shape[2], dtype=S.dtype, device=S.device).expand(len(S), -1, -1) for S in bases)
-        self.Q = [nn.Parameter(q.clone()) for q in (eyes if Q is None else Q)]  # [g, r_j, r_j]
-        self.on_inputs = len(self.U) == 1
-        self._of, self._asked, self._removed = of, cast(Projection | None, None), False
-
-    @property
-    def bases(self) -> list[Tensor]:
-        """The ``S_j``, ``[g, d, r_j]``."""
-        return [self.U[..., columns] for columns in self.columns]
-
-    def weight(self, W: Tensor) -> Tensor:
-        heard = W.detach() if self._is_removed() else W
-        return W + times(self._scaled(times(heard, self.U)), self.U.mT)
-
-    def rows(self, X: Tensor) -> Tensor:
-        Z = (X @ self.U.squeeze(0)).unsqueeze(0)
-        return X + self._scaled(Z, transposed=True).squeeze(0) @ self.U.squeeze(0).mT
-
-    def _is_removed(self) -> bool:
-        """Whether the projection removes all gradient that reaches ``W`` through ``U``: then there is no need of it."""
-        if self._of is None or not self._of.learns_projected:
-            return False
-        if self._asked is not self._of.projection:
-            self._asked = self._of.projection
-            self._removed = self._asked is not None and self._asked.removes(self.U)
-        return self._removed
-
-    def _scaled(self, Z: Tensor, transposed: bool = False) -> Tensor:
-        """``Σ_j Z_j (Q_j − I)`` with ``Z_j`` the columns of task ``j``, and the result in their places."""
-        scaled = torch.zeros_like(Z)
-        for columns, Q in zip(self.columns, self.Q, strict=True):
-            Z_j = Z.index_select(2, columns)
-            scaled = scaled.index_add(2, columns, times(Z_j, Q.mT if transposed else Q) - Z_j)
-        return scaled
-
-    def parameters(self) -> list[nn.Parameter]:
-        return self.Q
-
-    def state(self) -> dict[str, Any]:
-        return {"tasks": list(self.tasks), "Q": [Q.detach().clone() for Q in self.Q]}
-
-
-def distinct_columns(bases: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """The columns of all ``bases: [g, d, r_j]``, each once, and which of them each of the bases has.
-
-    Columns of a stack are the same if they are in all of its matrices.
-    """
-    together = torch.cat(list(bases), dim=2)
-    U, places = torch.unique(together.flatten(0, 1), dim=1, return_inverse=True)
-    return U.unflatten(0, together.shape[:2]), list(torch.split(places, [S.shape[2] for S in bases]))
 
 
 class TRGP(GPM):
@@ -154,7 +86,7 @@ class TRGP(GPM):
     def samples_before(self) -> int | None:
         return self.gradient_samples
 
-    def prepare(self, loader: Iterable[Any] | None) -> dict[str, Change]:
+    def prepare(self, loader: Iterable[Any] | None) -> dict[str, EffectiveWeight]:
         """Whom each layer trusts."""
         with self.shared_weights():
             G = self.gradients(take(loader, self.gradient_samples))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from codecl.attach.survey import LayerTable
-from codecl.attach.units.channels import Channels
+from codecl.attach.units.groups import Channels
 from codecl.attach.units.units import Units
 from codecl.layers.base import kind_of
 
@@ -33,8 +33,8 @@ class Gates:
             hook = partial(self._on_input, x)
             self._hooks.append(self.model.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True))
         for name, x in self._sources():
-            for use in self.table.protected[name].uses:
-                self._hooks.append(use.module.register_forward_hook(partial(self._on_output, x)))
+            for kind in self.table.protected[name].uses:
+                self._hooks.append(kind.module.register_forward_hook(partial(self._on_output, x)))
 
     def take_away(self) -> None:
         for hook in self._hooks:
@@ -50,9 +50,9 @@ class Gates:
         for name, x in self._sources():
             if (a := self.mask(x.group)) is not None:
                 uses = self.table.protected[name].uses
-                modules = [plain.get_submodule(use.module_name) for use in uses]
+                modules = [plain.get_submodule(kind.module_name) for kind in uses]
                 _scale(modules[0], partial(_rows, a))
-                for bias in {getattr(module, key, None) for module in modules for key in uses[0].kind.biases}:
+                for bias in {getattr(module, key, None) for module in modules for key in uses[0].biases}:
                     if bias is not None:
                         bias.mul_(a)
 
@@ -96,8 +96,8 @@ def _rows(a: Tensor, shape: Sequence[int]) -> Tensor:
 
 def _scale(module: nn.Module, factor: Callable[[Sequence[int]], Tensor]) -> None:
     """Multiply the weight of ``module`` by a factor for its shape ``[g, o, d]``."""
-    kind = kind_of(module)
-    assert kind is not None
-    W = module.get_parameter(kind.weights[0])
-    stack = kind.matrices(module, kind.weights[0], W)
-    W.copy_(kind.parameter(module, kind.weights[0], stack * factor(stack.shape).to(W.dtype)))
+    registered = kind_of(module)
+    assert registered is not None
+    kind = registered(module, registered.weights[0])
+    W, stack = kind.value, kind.matrices(kind.value)
+    W.copy_(kind.parameter(stack * factor(stack.shape).to(W.dtype)))

@@ -1,4 +1,4 @@
-"""Units on their way through a network, and what becomes of them where no weight is involved.
+"""How tensors carry units, and what functions without weights do to them.
 
 A *unit* is an output of a weight: a feature of a Linear layer, a channel of a convolution. Norms, activations, dropout,
 pooling and flattening leave it the same unit; everything else is not understood.

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from codecl import MultiHead
 from codecl.attach import call_with_first, survey
-from codecl.attach.units.channels import UnknownUnits, follow_units
+from codecl.attach.units.follow import UnknownUnits, follow_units
 from codecl.attach.units.units import Units
 from codecl.layers import kind_of
 from codecl.networks import MLP, AlexNet, LeNet, ReducedResNet18
@@ -78,8 +78,8 @@ HEADS = {"squeeze": ["head"], "front": ["out"]}
 
 
 def stack_of(module):
-    weight = module.get_parameter("weight")
-    return kind_of(module).matrices(module, "weight", weight).data
+    kind = kind_of(module)(module, "weight")
+    return kind.matrices(kind.value).data
 
 
 @contextmanager
@@ -248,7 +248,7 @@ def test_a_module_whose_kind_says_nothing_of_units_is_refused():
     from codecl.layers import LayerKind, register
     from codecl.layers import base as kinds
 
-    register(Odd)(type("OddKind", (LayerKind,), {"matrices": lambda self, module, name, weight: weight[None]}))
+    register(Odd)(type("OddKind", (LayerKind,), {"matrices": lambda self, weight: weight[None]}))
     try:
         with pytest.raises(UnknownUnits, match=r"through 'b' .Odd.: it is a layer whose units are not known"):
             follow(Own(lambda m, x: m.b(m.a(x)), a=nn.Linear(4, 6), b=Odd(6, 2)))

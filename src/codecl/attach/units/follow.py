@@ -1,53 +1,33 @@
-"""Which units of a network feed which weights.
+"""Following units through a network: which units feed which weights.
 
-The way from weight to weight is read off the model's own forward, traced symbolically (``torch.fx``) in evaluation
-mode. Outputs that are added or multiplied elementwise are one unit: a residual sum ties all layers that write into it
-to one *group* of units. What leads from units to a weight in a way that is not understood (a concatenation, attention,
-indexing) is refused by name. Units that reach the output of the model, and inputs of the network, belong to no group:
-every task sees them.
+The model's own forward is traced symbolically (``torch.fx``) in evaluation mode. Outputs that are added or multiplied
+elementwise are one unit: a residual sum makes one *group* of the units of all layers that write into it. Where units
+reach a weight in a way that is not understood (a concatenation, attention, indexing), the network is refused by name.
+Units that reach the output of the model, and inputs of the network, belong to no group: every task sees them.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
 
 from torch import fx, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd
 
-from codecl.attach.capture import Forward
+from codecl.attach.batches import Forward
 from codecl.attach.preserve import evaluating
 from codecl.attach.survey import LayerTable
+from codecl.attach.units.groups import Channels, Groups
 from codecl.attach.units.units import PRODUCTS, QUOTIENTS, SUMS, Units, is_question, name_of, passed
-from codecl.attach.weight import ProtectedWeight, Use
+from codecl.attach.weight import ProtectedWeight
 from codecl.layers.base import LayerKind, kind_of
-from codecl.layers.convolution import ConvolutionKind
 from codecl.layers.norms import is_norm
 
 
 class UnknownUnits(ValueError):
     """A network in which units cannot be followed from weight to weight."""
-
-
-@dataclass(frozen=True)
-class Channels:
-    """The groups of units of a network, named after the first weight that writes them, and all that touches them."""
-
-    units: dict[str, int]
-    """How many units each group has."""
-    reads: dict[str, Units | None]
-    """By weight: how its inputs carry units; None for inputs of the network and units outside all groups."""
-    writes: dict[str, Units | None]
-    """By weight: how its outputs carry units; None where they belong to no group."""
-    readers: dict[str, Units]
-    """Layers that are not protected, heads above all, by name: how their inputs carry units."""
-    mixed: set[str]
-    """Groups that a norm mixes (LayerNorm, LocalResponseNorm): to be masked before it too, where they arise."""
-    vectors: dict[nn.Parameter, Units]
-    """Biases, and the parameters of norms: their units."""
 
 
 def follow_units(model: nn.Module, table: LayerTable, forward: Forward) -> Channels:
@@ -70,6 +50,8 @@ Value = Units | Unclear | None
 
 
 class _Call(nn.Module):
+    """``forward(model, batch)`` as a module, for the tracer."""
+
     def __init__(self, model: nn.Module, forward: Forward) -> None:
         super().__init__()
         self.model, self.call = model, forward
@@ -79,7 +61,7 @@ class _Call(nn.Module):
 
 
 class _Tracer(fx.Tracer):
-    """Looks into all modules but torch's own and ``whole``."""
+    """Traces into all modules but torch's own and ``whole``."""
 
     def __init__(self, whole: set[nn.Module]) -> None:
         super().__init__()
@@ -89,38 +71,14 @@ class _Tracer(fx.Tracer):
         return m in self.whole or super().is_leaf_module(m, module_qualified_name)
 
 
-@dataclass
-class _Groups:
-    """Sets of weights that write the same units, by union and find; the first weight names the set."""
-
-    sizes: dict[str, int]
-    opened: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.parents = {name: name for name in self.sizes}
-        self.order = {name: i for i, name in enumerate(self.sizes)}
-
-    def find(self, name: str) -> str:
-        while self.parents[name] != name:
-            name = self.parents[name]
-        return name
-
-    def tie(self, one: str, other: str) -> None:
-        first, second = sorted((self.find(one), self.find(other)), key=self.order.__getitem__)
-        self.parents[second] = first
-
-    def named(self) -> dict[str, str]:
-        """The group of each weight, without those that were opened."""
-        opened = {self.find(name) for name in self.opened}
-        return {name: root for name in self.sizes if (root := self.find(name)) not in opened}
-
-
 class _Follower:
+    """Goes through the traced nodes in order; ``values`` says how the result of each carries units."""
+
     def __init__(self, model: nn.Module, table: LayerTable, forward: Forward) -> None:
         self.weights = table.protected
-        self.uses = {use.module: (weight, use) for weight in self.weights.values() for use in weight.uses}
-        apart = {row.parameter for row in table.of_role("frozen", "skipped")}
-        whole = {m for m in model.modules() if m is not model and (own := set(m.parameters())) and own <= apart}
+        self.uses = {kind.module: (weight, kind) for weight in self.weights.values() for kind in weight.uses}
+        unmasked = {row.parameter for row in table.of_role("frozen", "skipped")}
+        whole = {m for m in model.modules() if m is not model and (own := set(m.parameters())) and own <= unmasked}
         self.root = _Call(model, forward)
         try:
             with evaluating(model):
@@ -128,7 +86,7 @@ class _Follower:
         except Exception as error:  # the user's code runs here, on stand-ins for tensors
             raise UnknownUnits(f"the forward of {type(model).__name__} cannot be traced: {error}") from error
         self.values: dict[fx.Node, Value] = {}
-        self.groups = _Groups({name: w.shape[0] * w.shape[1] for name, w in self.weights.items()})
+        self.groups = Groups({name: w.shape[0] * w.shape[1] for name, w in self.weights.items()})
         self.reads: dict[str, Units | None] = {}
         self.writes: dict[str, Units] = {}
         self.readers: dict[str, Units | None] = {}
@@ -156,7 +114,7 @@ class _Follower:
         )
 
     def see(self, node: fx.Node) -> Value:
-        """What ``node`` computes, in units."""
+        """How the result of ``node`` carries units; None if it carries none."""
         given = [value for n in node.all_input_nodes if (value := self.values[n]) is not None]
         if node.op == "get_attr":
             self._check_attribute(node)
@@ -180,19 +138,18 @@ class _Follower:
             return self._together(node, name, units)
         return passed(units[0], node, name, module) or self._unclear(node, given)
 
-    def _weight(self, node: fx.Node, weight: ProtectedWeight, use: Use, x: Units | None) -> Units:
+    def _weight(self, node: fx.Node, weight: ProtectedWeight, kind: LayerKind, x: Units | None) -> Units:
         """A protected weight reads units and writes its own."""
-        axes = self._fitting_axes(node, use.module, use.kind, x, weight.shape[0] * weight.shape[2])
+        axes = self._fitting_axes(node, kind, x)
         self._note(node, self.reads, weight.name, x)
         out = self.writes[weight.name] = Units(weight.name, axes, minor=axes == 0)
-        self._vectors(node, (getattr(use.module, name, None) for name in use.kind.biases), out)
+        self._vectors(node, (getattr(kind.module, name, None) for name in kind.biases), out)
         return out
 
-    def _reader(self, node: fx.Node, module: nn.Module, kind: LayerKind, x: Units | None) -> None:
-        """A layer that is not protected: its inputs carry units, its outputs are nobody's."""
+    def _reader(self, node: fx.Node, module: nn.Module, kind: type[LayerKind], x: Units | None) -> None:
+        """A layer that is not protected: its inputs carry units, its outputs belong to no group."""
         if x is not None:
-            g, _, d = kind.matrices(module, kind.weights[0], getattr(module, kind.weights[0])).shape
-            self._fitting_axes(node, module, kind, x, g * d)
+            self._fitting_axes(node, kind(module, kind.weights[0]), x)
         self._note(node, self.readers, _path(str(node.target)), x)
 
     def _norm(self, node: fx.Node, module: nn.Module, x: Units) -> Value:
@@ -239,17 +196,20 @@ class _Follower:
             self._refuse(node, "it reads units from more than one input")
         return cast(Units, given[0]) if given else None
 
-    def _fitting_axes(self, node: fx.Node, module: nn.Module, kind: LayerKind, x: Units | None, width: int) -> int:
+    def _fitting_axes(self, node: fx.Node, kind: LayerKind, x: Units | None) -> int:
         """How many axes follow that of the units a layer reads and writes."""
-        if len(kind.weights) > 1 or not (kind.pointwise or isinstance(kind, ConvolutionKind)):
+        if len(kind.weights) > 1 or not (kind.pointwise or kind.kernel):
             self._refuse(node, "it is a layer whose units are not known")
-        axes = 0 if kind.pointwise else len(cast(_ConvNd, module).kernel_size)
-        if x is not None and x.trailing != axes:
+        axes = len(kind.kernel)
+        if x is None:
+            return axes
+        if x.trailing != axes:
             self._refuse(
                 node, f"{x.trailing} axes follow that of the units in its inputs, and {axes} the axis it reads"
             )
-        if x is not None and width % self._size(x):
-            self._refuse(node, f"it has {width} inputs, no multiple of the {self._size(x)} units that feed it")
+        g, _, d = kind.matrices(kind.value).shape
+        if g * d % self._size(x):
+            self._refuse(node, f"it has {g * d} inputs, no multiple of the {self._size(x)} units that feed it")
         return axes
 
     def _note(self, node: fx.Node, found: dict[Any, Units | None], key: Any, x: Units | None) -> None:

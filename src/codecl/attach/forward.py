@@ -1,0 +1,174 @@
+"""The forward that stands in for a module's while a method is attached.
+
+Nothing is planted on parameters and no module is replaced: an attached module has a ``forward`` of its own in its
+instance dictionary, so ``state_dict()``, hooks and parameters are those of the bare model. Detaching restores the
+dictionary.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from codecl.attach.fused import unfuse
+from codecl.attach.patching import patch_forwards
+from codecl.attach.projection import projected_linear, projected_weight, unrounded
+from codecl.attach.weight import ProtectedWeight
+from codecl.layers.base import LayerKind, runs_registered_forward
+
+Uses = Sequence[tuple[ProtectedWeight, LayerKind]]
+"""The weights of one module, each with how the module uses it."""
+
+
+class AttachedForward:
+    """``module.forward`` while a method is attached: the module's own forward on effective, projected weights."""
+
+    def __init__(self, module: nn.Module, uses: Uses) -> None:
+        self.uses = list(uses)
+        self.original: Callable[..., Any] = module.forward
+        self.standard = runs_registered_forward(module)
+        """Whether ``original`` is the forward of the registered class."""
+        self._pointwise = self.standard and len(self.uses) == 1 and self.uses[0][1].pointwise
+        self._arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Excluded from torch.compile: it changes with every task.
+        return _runner()(self, *args, **kwargs)
+
+    def repeat(self) -> Any:
+        """What the original forward returns for the call under way, on the weights of this call."""
+        assert self._arguments is not None
+        args, kwargs = self._arguments
+        return self.original(*args, **kwargs)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        if self._arguments is not None:  # a forward that calls its own module: the effective weights are in place
+            return self.original(*args, **kwargs)
+        with self._under_way(args, kwargs):
+            if self._pointwise and len(args) == 1 and not kwargs:
+                ((weight, kind),) = self.uses
+                if _is_changed(weight) and _cheaper_on_inputs(weight, args[0]):
+                    self._tell(args, kwargs)
+                    return _on_inputs(weight, kind, args[0])
+            with self._effective_weights():
+                self._tell(args, kwargs)
+                return self.original(*args, **kwargs)
+
+    def _tell(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Tell the listeners of the call, while the module has the effective weights."""
+        for weight, kind in self.uses:
+            if weight.listeners:
+                x = kind.call(args, kwargs)
+                for listener in list(weight.listeners):
+                    listener(weight, kind, x)
+
+    @contextmanager
+    def _effective_weights(self) -> Iterator[None]:
+        """Each weight of the module is replaced by its effective value, with its gradient projected."""
+        before: list[tuple[dict[str, Any], str, Any]] = []
+        try:
+            for weight, kind in self.uses:
+                if not _is_changed(weight):
+                    continue
+                W = weight.stack(kind.value)
+                if weight.projection is not None and weight.learns_projected:
+                    W = projected_weight(W, weight.projection)
+                with unrounded(W):
+                    W = weight.seen(W)
+                parameters, key = kind.place
+                before.append((parameters, key, parameters[key]))
+                parameters[key] = kind.parameter(W)
+            yield
+        finally:
+            for parameters, key, value in before:
+                parameters[key] = value
+
+    @contextmanager
+    def _under_way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+        self._arguments = args, kwargs
+        for weight, _ in self.uses:
+            weight.calls += 1
+        try:
+            yield
+        finally:
+            self._arguments = None
+            for weight, _ in self.uses:
+                weight.calls -= 1
+
+
+_UNCOMPILED: list[Callable[..., Any]] = []
+
+
+def _runner() -> Callable[..., Any]:
+    """``AttachedForward._run``, excluded from compilation once a compiler has been imported."""
+    if "torch._dynamo" not in sys.modules:
+        return AttachedForward._run
+    if not _UNCOMPILED:
+        _UNCOMPILED.append(torch.compiler.disable(AttachedForward._run))  # type: ignore[no-untyped-call]
+    return _UNCOMPILED[0]
+
+
+def _is_changed(weight: ProtectedWeight) -> bool:
+    """Whether the module's own forward on its own parameter would not do."""
+    return weight.change is not None or weight.learns_projected
+
+
+def _cheaper_on_inputs(weight: ProtectedWeight, x: Any) -> bool:
+    """Fewer rows than outputs, and nothing that would round the rows before they are projected."""
+    if not isinstance(x, Tensor) or x.dtype != weight.parameter.dtype or torch.is_autocast_enabled(x.device.type):
+        return False
+    if weight.change is not None and not weight.change.on_inputs:
+        return False
+    if weight.projection is not None and not weight.projection.on_inputs:
+        return False
+    if weight.parameter.dtype in (torch.float16, torch.bfloat16):
+        return False
+    _, o, d = weight.shape
+    return x.numel() <= o * d
+
+
+def _on_inputs(weight: ProtectedWeight, kind: LayerKind, x: Tensor) -> Tensor:
+    """``W`` on changed rows, its gradient from projected rows."""
+    W = weight.stack(kind.value).squeeze(0)  # indexing would copy the gradient
+    X = weight.rows(x.reshape(-1, x.shape[-1]))
+    if weight.projection is not None and weight.learns_projected:
+        Y = projected_linear(X, W, kind.bias, weight.projection)
+    else:
+        Y = nn.functional.linear(X, W, kind.bias)
+    return Y.reshape(*x.shape[:-1], Y.shape[-1])
+
+
+def _is_attached(module: nn.Module) -> bool:
+    return isinstance(vars(module).get("forward"), AttachedForward)
+
+
+def attach(model: nn.Module, weights: Mapping[str, ProtectedWeight]) -> Callable[[], None]:
+    """Give every module of ``model`` that uses one of ``weights`` its attached forward.
+
+    Returns:
+        A function that restores the model.
+    """
+    if taken := [kind.module_name for w in weights.values() for kind in w.uses if _is_attached(kind.module)]:
+        raise RuntimeError(
+            f"another method is attached to this model, or to the one it was copied from (at '{taken[0]}'): "
+            "call its detach() first, or copy with export(task)."
+        )
+    used: dict[nn.Module, list[tuple[ProtectedWeight, LayerKind]]] = {}
+    for weight in weights.values():
+        for kind in weight.uses:
+            used.setdefault(kind.module, []).append((weight, kind))
+    undo = [
+        patch_forwards({module: AttachedForward(module, uses) for module, uses in used.items()}),
+        unfuse(model, used),
+    ]
+
+    def restore() -> None:
+        for step in undo:
+            step()
+
+    return restore
