@@ -27,7 +27,8 @@ def add(commands: Any) -> None:
   codecl data get cifar100 mnist --data-dir DATA""",
     )  # fmt: skip
     data_option(parser)
-    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=Parser)
+    help = "check [NAME …]: what is there; get [NAME …]: download what is not (default all data sets)"
+    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=Parser, help=help)
     for name, function, summary in (
         ("check", check, "see which data sets are there, and whether they are complete"),
         ("get", get, "download the data sets that are not there"),

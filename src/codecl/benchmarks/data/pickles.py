@@ -72,8 +72,10 @@ def _inspect(data: bytes) -> None:
     memo: dict[int, str] = {}
     for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
         name = opcode.name
-        if name not in OPCODES or count >= MAX_OPCODES:
+        if name not in OPCODES:
             raise pickle.UnpicklingError(f"it asks for more than data ({name})")
+        if count >= MAX_OPCODES:
+            raise pickle.UnpicklingError(f"it has more than {MAX_OPCODES:,} opcodes")
         if name == "MARK":
             marks.append(len(stack))
         elif "GET" in name:

@@ -28,7 +28,7 @@ def read_picture(path: Path, formats: Sequence[str], mode: str | None = None, ma
         if not path.is_file():
             raise ValueError("it is not a regular file")
         with warnings.catch_warnings():
-            warnings.simplefilter("error", image.DecompressionBombWarning)
+            warnings.simplefilter("ignore", image.DecompressionBombWarning)  # the bound here is lower
             with image.open(path, formats=formats) as picture:
                 width, height = picture.size
                 if width * height > limit:
@@ -36,7 +36,7 @@ def read_picture(path: Path, formats: Sequence[str], mode: str | None = None, ma
                 picture.load()
                 return picture.convert(mode) if mode else picture
     except Exception as error:  # whatever Pillow's decoders raise over a damaged file
-        kinds, why = " or ".join(formats), str(error) or type(error).__name__
+        kinds, why = " or ".join(formats), str(error).rstrip(".") or type(error).__name__
         raise DamagedData(f"{path} cannot be read as an image ({kinds}): {why}.") from None
 
 
