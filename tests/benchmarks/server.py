@@ -1,4 +1,4 @@
-"""A web server of one file on this machine, which can stall, cut off, ignore ranges, and lie."""
+"""A web server of one file on this machine, which can stall, cut off, and lie."""
 
 import threading
 import time
@@ -13,15 +13,11 @@ class Behaviour:
     """``cuts`` and ``stalls``: after how many bytes of each answer, one after the other, until they are used up."""
 
     content: bytes
-    etag: str | None = '"one"'
-    ranges: bool = True
-    wrong_range: bool = False
     cuts: list[int] = field(default_factory=list)
     stalls: list[int] = field(default_factory=list)
     length: int | None = 0  # that is said; 0 for the true one, None for none
     codes: list[int] = field(default_factory=list)
     later: bytes | None = None  # the content from the second answer on
-    later_etag: str | None = None
     asked: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
 
@@ -39,20 +35,11 @@ def serving(behaviour: Behaviour) -> Iterator[Behaviour]:
                 self.send_error(code)
                 return
             if len(b.asked) > 1:
-                b.content, b.etag = b.later or b.content, b.later_etag or b.etag
-            start = self.start_of_range()
-            if start > len(b.content) or (start and start == len(b.content)):
-                self.send_error(416)
-                return
-            body = b.content[start:]
-            self.send_response(206 if start else 200)
-            if start:
-                said = start + 1 if b.wrong_range else start
-                self.send_header("Content-Range", f"bytes {said}-{len(b.content) - 1}/{len(b.content)}")
+                b.content = b.later or b.content
+            body = b.content
+            self.send_response(200)
             if b.length is not None:
                 self.send_header("Content-Length", str(b.length or len(body)))
-            if b.etag:
-                self.send_header("ETag", b.etag)
             self.end_headers()
             if b.cuts:
                 body = body[: b.cuts.pop(0)]
@@ -62,12 +49,6 @@ def serving(behaviour: Behaviour) -> Iterator[Behaviour]:
                 time.sleep(1.2)
                 return
             self.wfile.write(body)
-
-        def start_of_range(self) -> int:
-            asked = self.headers.get("Range")
-            if not asked or not behaviour.ranges or self.headers.get("If-Range") != behaviour.etag:
-                return 0
-            return int(asked.removeprefix("bytes=").rstrip("-"))
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

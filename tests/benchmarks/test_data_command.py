@@ -1,10 +1,11 @@
 """``codecl data check`` and ``codecl data get``, the table of sources, and unpacking."""
 
-import gzip
+import dataclasses
 import hashlib
 import io
 import os
 import re
+import sys
 import tarfile
 
 import pytest
@@ -14,7 +15,7 @@ from codecl.benchmarks.data.images import DamagedData
 from codecl.benchmarks.data.sources import SOURCES, File, find_root
 from codecl.benchmarks.data.unpack import unpack
 from codecl.cli import data as data_command
-from codecl.errors import UsageError
+from codecl.cli.main import main
 from tests.benchmarks import files
 from tests.benchmarks.server import Behaviour, serving
 
@@ -42,28 +43,34 @@ def test_an_archive_is_unpacked_over_what_is_there(tmp_path):
     assert os.listdir(root) == ["a"]
 
 
-def test_a_gz_is_unpacked_beside_itself(tmp_path):
-    path = files.write(tmp_path / "x-ubyte.gz", gzip.compress(b"abc"))
-    unpack(path, tmp_path)
-    assert (tmp_path / "x-ubyte").read_bytes() == b"abc"
-    path.write_bytes(gzip.compress(bytes(2_000_000)))
-    with pytest.raises(DamagedData, match="more than 1,000,000 bytes"):
-        unpack(path, tmp_path, max_bytes=1_000_000)
-    assert (tmp_path / "x-ubyte").read_bytes() == b"abc"
-
-
-@pytest.mark.parametrize("members", [
-    {"../out": b"1"}, {"/tmp/out": b"1"}, {"a/../../out": b"1"}, {"a\\..\\out": b"1"},
-    {"a": (tarfile.SYMTYPE, "/etc")}, {"a": (tarfile.LNKTYPE, "/etc/passwd")}, {"a": (tarfile.CHRTYPE, "")},
-    {"a": (tarfile.SYMTYPE, ".."), "a/out": b"1"}, {"a": (tarfile.FIFOTYPE, "")},
+@pytest.mark.parametrize(("members", "words"), [
+    ({"../out": b"1"}, "outside"), ({"a/../../out": b"1"}, "outside"),
+    ({"a": (tarfile.SYMTYPE, "/etc")}, "no links"), ({"a": (tarfile.LNKTYPE, "/etc/passwd")}, "no links"),
+    ({"a": (tarfile.CHRTYPE, "")}, "no links"), ({"a": (tarfile.FIFOTYPE, "")}, "no links"),
+    ({"a": (tarfile.SYMTYPE, ".."), "a/out": b"1"}, "no links"),
 ])  # fmt: skip
-def test_an_archive_reaches_nothing_else(tmp_path, members):
+def test_an_archive_reaches_nothing_else(tmp_path, members, words):
     root = tmp_path / "root"
     path = archive(tmp_path / "a.tar.gz", {"fine": b"1"} | members)
-    with pytest.raises(DamagedData, match="expected files and folders below it, and no links"):
+    with pytest.raises(DamagedData, match=rf"a\.tar\.gz .*{words}"):
         unpack(path, root)
     assert sorted(os.listdir(tmp_path)) == ["a.tar.gz", "root"]
     assert os.listdir(root) == []
+
+
+def test_an_absolute_path_in_an_archive_is_below_the_target(tmp_path):
+    out = tmp_path / "out"
+    unpack(archive(tmp_path / "a.tar.gz", {str(out): b"1"}), tmp_path / "root")
+    assert not out.exists()
+    assert [path.read_bytes() for path in (tmp_path / "root").rglob("out")] == [b"1"]
+
+
+def test_a_tar_that_inflates_to_gigabytes_is_not_inflated(tmp_path):
+    path = archive(tmp_path / "a.tar.gz", {"a": bytes(50_000_000)})
+    assert path.stat().st_size < 100_000
+    with pytest.raises(DamagedData, match="holds more than 1,000,000 bytes"):
+        unpack(path, tmp_path / "root", max_bytes=1_000_000)
+    assert os.listdir(tmp_path / "root") == []
 
 
 def test_an_archive_is_bounded_and_damage_is_named(tmp_path):
@@ -104,10 +111,9 @@ def rows(text):
     return {line.split()[0]: line.split()[1] for line in text.splitlines()[2:9]}
 
 
-def test_check_lists_all(tmp_path, monkeypatch):
-    out = io.StringIO()
-    assert data_command.check(tmp_path, out) == 0
-    assert rows(out.getvalue()) == dict.fromkeys(SOURCES, "missing")
+def test_check_lists_all(tmp_path, monkeypatch, capsys):
+    assert main(["data", "check", "--data-dir", str(tmp_path)]) == 0
+    assert rows(capsys.readouterr().out) == dict.fromkeys(SOURCES, "missing")
 
     files.cifar10(tmp_path)
     files.mnist(tmp_path / "MNIST" / "raw")
@@ -116,18 +122,52 @@ def test_check_lists_all(tmp_path, monkeypatch):
     files.mnist(tmp_path / "FashionMNIST" / "raw")
     (tmp_path / "FashionMNIST" / "raw" / "t10k-labels-idx1-ubyte.gz").unlink()
     monkeypatch.setattr("codecl.benchmarks.data.cifar.PUBLISHED", (20, 4))
-    out = io.StringIO()
-    assert data_command.check(tmp_path, out) == 0
-    text = out.getvalue()
+    assert main(["data", "check", "--data-dir", str(tmp_path)]) == 2
+    text = capsys.readouterr().out
     assert rows(text) == dict.fromkeys(SOURCES, "missing") | {"cifar10": "whole", "mnist": "subset", "svhn": "damaged"}
     assert re.search(r"^cifar10 +whole +20 \+ 4 +50,000 \+ 10,000$", text, re.M)
     assert re.search(r"^svhn: .*train_32x32\.mat", text, re.M)
     assert re.search(r"^fashion-mnist: .*t10k-labels-idx1-ubyte\.gz is not there", text, re.M)
 
 
+@pytest.mark.parametrize(("names", "code"), [
+    (["mnist"], 0), (["mnist", "cifar10"], 2), (["svhn"], 2), (["mnist", "svhn"], 2),
+])  # fmt: skip
+def test_the_exit_code_is_that_of_the_data_sets_named(tmp_path, capsys, names, code):
+    files.mnist(tmp_path / "MNIST" / "raw")
+    files.svhn(tmp_path)
+    (tmp_path / "SVHN" / "train_32x32.mat").write_bytes(b"")
+    assert main(["data", "check", "--data-dir", str(tmp_path), *names]) == code
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2 : 2 + len(names)]] == names
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["check", "cifar-10"], "there is no data set 'cifar-10'. Did you mean 'cifar10'?"),
+    (["get", "cifar-10"], "there is no data set 'cifar-10'. Did you mean 'cifar10'?"),
+    (["check", "--data-dir", "nowhere"], "there is no folder nowhere. Say where the data sets are with --data-dir"),
+    (["--data-dir", "nowhere", "check"], "there is no folder nowhere."),
+])  # fmt: skip
+def test_what_cannot_be_is_one_line_and_exit_code_2(capsys, arguments, words):
+    assert main(["data", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"codecl: {words}")
+    assert captured.err.count("\n") == 1
+
+
+def test_a_data_set_that_a_library_is_missing_for_is_not_fetched_again(tmp_path, monkeypatch, capsys):
+    files.notmnist(tmp_path, ["a.png"])
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    assert main(["data", "check", "notmnist", "--data-dir", str(tmp_path)]) == 2
+    assert "unread" in capsys.readouterr().out
+    assert main(["data", "get", "notmnist", "--data-dir", str(tmp_path)]) == 2
+    assert "needs Pillow, which is not installed: pip install 'codecl[data]'" in capsys.readouterr().err
+
+
 @pytest.fixture
 def cifar_server(tmp_path, monkeypatch):
     """CIFAR-10 as an archive on this machine, of 24 images, which are all there is."""
+    pytest.importorskip("pooch")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr("codecl.benchmarks.data.cifar.PUBLISHED", (20, 4))
     files.cifar10(tmp_path / "made")
@@ -140,63 +180,58 @@ def cifar_server(tmp_path, monkeypatch):
         yield b
 
 
-def test_get_downloads_checks_and_unpacks(tmp_path, cifar_server):
-    root, out, told = tmp_path / "root", io.StringIO(), []
-    assert data_command.get(root, ["cifar10"], lambda *event: told.append(event), out) == 0
-    assert out.getvalue().splitlines() == [
+def get(root, *names):
+    return main(["data", "get", "--data-dir", str(root), *names])
+
+
+def test_get_downloads_checks_and_unpacks(tmp_path, cifar_server, capsys):
+    root = tmp_path / "root"
+    assert get(root, "cifar10") == 0
+    assert capsys.readouterr().out.splitlines() == [
         f"{cifar_server.url} → {root / 'cifar-10.tar.gz'}",
         "cifar10: whole, 20 + 4.",
     ]
     assert os.listdir(root) == ["cifar-10-batches-py"]
-    assert told
-    out = io.StringIO()
-    assert data_command.get(root, ["cifar10"], None, out) == 0
-    assert out.getvalue() == "cifar10: whole, 20 + 4, is there already.\n"
+    assert get(root, "cifar10") == 0
+    assert capsys.readouterr().out == "cifar10: whole, 20 + 4, is there already.\n"
     assert len(cifar_server.asked) == 1
 
 
-def test_get_replaces_damage_and_leaves_a_subset(tmp_path, cifar_server, monkeypatch):
-    root, out = tmp_path / "root", io.StringIO()
-    files.write(root / "cifar-10-batches-py" / "data_batch_3", b"damaged")
-    for name in ("data_batch_1", "data_batch_2", "data_batch_4", "data_batch_5", "test_batch"):
-        files.write(root / "cifar-10-batches-py" / name, b"damaged")
-    assert data_command.get(root, ["cifar10"], None, out) == 0
-    assert out.getvalue().endswith("cifar10: whole, 20 + 4.\n")
+def test_get_replaces_damage_and_leaves_a_subset(tmp_path, cifar_server, monkeypatch, capsys):
+    root = tmp_path / "root"
+    for path in (tmp_path / "made" / "cifar-10-batches-py").iterdir():
+        files.write(root / "cifar-10-batches-py" / path.name, b"damaged")
+    assert get(root, "cifar10") == 0
+    assert capsys.readouterr().out.endswith("cifar10: whole, 20 + 4.\n")
     monkeypatch.setattr("codecl.benchmarks.data.cifar.PUBLISHED", (50, 10))
-    out = io.StringIO()
-    assert data_command.get(root, ["cifar10"], None, out) == 0
-    assert (
-        out.getvalue() == f"cifar10: subset, 20 + 4, is there already. Remove it from {root} to download the whole.\n"
-    )
+    assert get(root, "cifar10") == 0
+    expected = f"cifar10: subset, 20 + 4, is there already. Remove it from {root} to download the whole.\n"
+    assert capsys.readouterr().out == expected
 
 
-def test_get_says_what_failed_and_how_to_go_on(tmp_path, cifar_server):
+def test_get_says_what_failed_and_how_to_go_on(tmp_path, cifar_server, capsys):
     cifar_server.content = b"something else"
-    root, out = tmp_path / "root", io.StringIO()
-    assert data_command.get(root, ["cifar10"], None, out) == 1
-    assert "does not hold what was published" in out.getvalue()
-    assert f"by other means: {cifar_server.url} to {root / 'cifar-10.tar.gz'}, unpacked there" in out.getvalue()
+    root = tmp_path / "root"
+    assert get(root, "cifar10") == 1
+    out = capsys.readouterr().out
+    assert "does not hold what was published" in out
+    assert f"by other means: {cifar_server.url} to {root / 'cifar-10.tar.gz'}, unpacked there" in out
     assert os.listdir(root) == []
 
 
-def test_get_tries_the_next_address(tmp_path, cifar_server, monkeypatch):
-    import dataclasses
-
+def test_get_tries_the_next_address(tmp_path, cifar_server, monkeypatch, capsys):
     source = SOURCES["cifar10"]
     file = dataclasses.replace(source.files[0], urls=("ftp://127.0.0.1/none", cifar_server.url))
     monkeypatch.setitem(SOURCES, "cifar10", dataclasses.replace(source, files=(file,)))
-    out = io.StringIO()
-    assert data_command.get(tmp_path / "root", ["cifar10"], None, out) == 0
-    assert "Trying the next address." in out.getvalue()
+    assert get(tmp_path / "root", "cifar10") == 0
+    assert "Trying the next address." in capsys.readouterr().out
 
 
-def test_what_may_not_be_downloaded_is_explained(tmp_path):
-    out = io.StringIO()
-    assert data_command.get(tmp_path, ["miniimagenet"], None, out) == 1
-    assert "https://image-net.org/download.php" in out.getvalue()
-    assert f"{tmp_path}/miniimagenet/<wnid>/*.jpg" in out.getvalue()
-    with pytest.raises(UsageError, match=r"there is no data set 'cifar-10'\. Did you mean 'cifar10'"):
-        data_command.get(tmp_path, ["cifar-10"], None, out)
+def test_what_may_not_be_downloaded_is_explained(tmp_path, capsys):
+    assert get(tmp_path, "miniimagenet") == 1
+    out = capsys.readouterr().out
+    assert "https://image-net.org/download.php" in out
+    assert f"{tmp_path}/miniimagenet/<wnid>/*.jpg" in out
 
 
 class Terminal(io.StringIO):

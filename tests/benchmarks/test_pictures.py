@@ -1,8 +1,12 @@
 """Data sets of picture files, and the pickles made of them: notMNIST and miniImageNet."""
 
+import contextlib
 import hashlib
 import pickle
+import struct
 import sys
+import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
@@ -11,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from codecl.benchmarks.data import miniimagenet as mini
-from codecl.benchmarks.data import notmnist
+from codecl.benchmarks.data import notmnist, pictures
+from codecl.benchmarks.data.folder import ImageFolder
 from codecl.benchmarks.data.images import DamagedData, MissingData
 from tests.benchmarks import files
 
@@ -106,7 +111,7 @@ def test_notmnist_is_missing(tmp_path):
 
 def test_without_pillow_it_says_what_to_install(tmp_path, monkeypatch):
     files.notmnist(tmp_path, ["a.png"])
-    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'codecl\[data\]'"):
         notmnist.notmnist(tmp_path)
 
@@ -156,23 +161,10 @@ def miniature(root, names=("n00000003", "n00000001"), count=3, title="{wnid}{i:0
 def test_miniimagenet_folders(tmp_path):
     miniature(tmp_path)
     found = mini.miniimagenet(tmp_path)
-    assert (found.status, found.classes, found.is_test) == ("subset", ("n00000001", "n00000003"), None)
+    assert (found.status, found.classes) == ("subset", ("n00000001", "n00000003"))
     assert (found.x.shape, found.x.dtype, found.y.tolist()) == ((6, 3, 84, 84), torch.uint8, [0, 0, 0, 1, 1, 1])
     assert (found.x.float().mean((1, 2, 3)) - torch.tensor([40, 50, 60, 0, 10, 20])).abs().max() < 2
-    assert found.of_class(1).tolist() == [3, 4, 5]
-    with pytest.raises(DamagedData, match="do not say which images are for testing"):
-        found.by_name()
-
-
-def test_miniimagenet_keeps_what_the_names_say(tmp_path):
-    miniature(tmp_path, title="{wnid}_train_{i:05d}.jpg")
-    miniature(tmp_path, title="{wnid}_test_{i:05d}.jpg", count=1)
-    found = mini.miniimagenet(tmp_path)
-    assert found.is_test.tolist() == [True, False, False, False] * 2
-    parts = found.by_name()
-    assert (len(parts.train), len(parts.test), parts.test.y.tolist()) == (6, 2, [0, 1])
-    files.picture(tmp_path / "miniimagenet" / "n00000001" / "other.jpg", files.pixels(84, 84, 3))
-    assert mini.miniimagenet(tmp_path).is_test is None
+    assert found.indices_of(1).tolist() == [3, 4, 5]
 
 
 def test_pictures_are_resized_and_made_rgb(tmp_path):
@@ -212,7 +204,7 @@ def test_miniimagenet_lists_order_the_classes_and_choose_the_files(tmp_path):
     ("../../secret.jpg,n00000001", "train.csv, line 2: expected a file name and a class, no folders"),
     ("a.jpg,../n1", "no folders"),
     ("/etc/passwd,n00000001", "no folders"),
-    ("..,n00000001", r"expected an image|is not at|no folders"),
+    ("..,n00000001", r"cannot be read as an image|is not at|no folders"),
     ("a\\b.jpg,n00000001", "no folders"),
     ("a.jpg", "no folders"),
     ("a.jpg,n1,n2", "no folders"),
@@ -267,7 +259,7 @@ def test_miniimagenet_caches(tmp_path, protocol):
     ({"val": {"class_dict": {"n2": [-1]}}}, "expected one class"),
     ({"train": {"class_dict": {"n3": [0, 1, 2]}}}, "cache-train.pkl: expected one class"),
     ({"val": {"class_dict": {"n1": [0]}}}, "the class n1 is in another of the three files too"),
-    ({"val": {"class_dict": [0]}}, "expected class_dict, a dict of classes; found list"),
+    ({"val": {"class_dict": [0]}}, "expected class_dict, a dict of up to 100 classes; found list"),
     ({"val": {"class_dict": {"n2": "0"}}}, "a list of whole numbers as 'n2'"),
     ({"val": {"image_data": np.zeros((1, 3, 84, 84), np.uint8)}}, r"as uint8 \[n, 84, 84, 3\]; found \[1, 3, 84, 84\]"),
     ({"val": {"image_data": np.zeros((1, 84, 84, 3))}}, "float64"),
@@ -288,9 +280,9 @@ def test_a_cache_that_is_not_there_is_named(tmp_path):
 def test_miniimagenet_counts(tmp_path, monkeypatch):
     miniature(tmp_path)
     monkeypatch.setattr(mini, "CLASSES", 2)
-    monkeypatch.setattr(mini, "OF_CLASS", 3)
+    monkeypatch.setattr(mini, "PER_CLASS", 3)
     assert mini.miniimagenet(tmp_path).status == "whole"
-    for name, value in (("CLASSES", 1), ("OF_CLASS", 2)):
+    for name, value in (("CLASSES", 1), ("PER_CLASS", 2)):
         with monkeypatch.context() as changed:
             changed.setattr(mini, name, value)
             with pytest.raises(DamagedData, match="found 2 classes of up to 3"):
@@ -304,10 +296,100 @@ def test_damage_in_miniimagenet_is_named(tmp_path, monkeypatch):
     with pytest.raises(DamagedData, match="found none in n00000009"):
         mini.miniimagenet(tmp_path)
     path = files.picture(tmp_path / "miniimagenet" / "n00000009" / "a.jpg", files.pixels(84, 84, 3))
-    monkeypatch.setattr(mini, "MAX_PIXELS", 7000)
-    with pytest.raises(DamagedData, match=r"a\.jpg: expected an image .*84×84 pixels"):
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 7000)
+    with pytest.raises(DamagedData, match=r"a\.jpg cannot be read as an image .*84×84 pixels, more than 7,000"):
         mini.miniimagenet(tmp_path)
     monkeypatch.undo()
     path.write_bytes(path.read_bytes()[:300])
-    with pytest.raises(DamagedData, match=r"a\.jpg: expected an image"):
+    with pytest.raises(DamagedData, match=r"a\.jpg cannot be read as an image \(JPEG or PNG\): "):
         mini.miniimagenet(tmp_path)
+
+
+def test_a_class_dict_of_more_classes_or_indices_than_there_are_is_refused(tmp_path):
+    caches(tmp_path, {"val": {"class_dict": {str(i): [0] for i in range(101)}}})
+    with pytest.raises(DamagedData, match="a dict of up to 100 classes; found 101 classes"):
+        mini.miniimagenet(tmp_path)
+    caches(tmp_path, {"val": {"class_dict": {"n2": np.zeros(10_000_000, np.uint8)}}})
+    with pytest.raises(DamagedData, match="expected one class"):
+        mini.miniimagenet(tmp_path)
+
+
+READERS = {
+    "folder": (lambda root: ImageFolder(root / "folder", size=8)[0], "folder/cat/0.png"),
+    "miniimagenet": (mini.miniimagenet, "miniimagenet/n00000001/0.png"),
+    "notmnist": (notmnist.notmnist, "notMNIST_small/A/0.png"),
+}
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 28 28\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+@pytest.fixture(params=READERS)
+def read_picture_at(request, tmp_path):
+    """Reads a data set of one kind whose only, or one, picture is put at the path."""
+    read, name = READERS[request.param]
+    if request.param == "notmnist":
+        files.notmnist(tmp_path, ["1.png"])
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return lambda: read(tmp_path), path
+
+
+def test_no_reader_lets_pillow_try_other_formats(read_picture_at, monkeypatch):
+    from PIL import EpsImagePlugin, Image
+
+    read, path = read_picture_at
+    Image.init()  # all formats, or the EPS would not be known
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("Ghostscript was started"))
+    path.write_bytes(EPS)
+    with pytest.raises(DamagedData, match=r"0\.png"):
+        read()
+
+
+def png_header(width, height):
+    """A PNG whose header promises more than follows."""
+    body = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + body + struct.pack(">I", zlib.crc32(body))
+
+
+@pytest.mark.parametrize("side", [7_100, 13_300, 13_400, 60_000])
+def test_a_picture_of_too_many_pixels_is_refused_from_its_header(read_picture_at, side):
+    read, path = read_picture_at
+    row = zlib.compress(bytes(200_000), 9)
+    data = struct.pack(">I", len(row)) + b"IDAT" + row + struct.pack(">I", zlib.crc32(b"IDAT" + row))
+    path.write_bytes(png_header(side, side) + data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedData, match=r"0\.png") as refused:
+            read()
+        assert "pixels" in str(refused.value) or "grey PNGs of 28×28" in str(refused.value)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("error", [NotImplementedError("a mode"), MemoryError(), SyntaxError("broken"), KeyError("x")])
+def test_no_error_of_pillow_escapes(read_picture_at, monkeypatch, error):
+    from PIL import Image
+
+    read, path = read_picture_at
+    files.picture(path, files.pixels(28, 28))
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(Image, "open", fail)
+    with pytest.raises(DamagedData, match=r"cannot be read as an image|none can be read"):
+        read()
+
+
+@drawn
+@given(st.data())
+def test_a_picture_changed_anywhere_is_read_or_refused(tmp_path, data):
+    kind = data.draw(st.sampled_from(["PNG", "JPEG", "BMP", "GIF", "WEBP"]))
+    path = tmp_path / "cat" / "0.png"
+    whole = bytearray(files.picture(path, files.pixels(12, 12, 3), format=kind).read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(whole)
+    with contextlib.suppress(DamagedData):
+        image, _ = ImageFolder(tmp_path, size=8)[0]
+        assert image.shape == (3, 8, 8)

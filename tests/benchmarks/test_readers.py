@@ -1,10 +1,12 @@
 """Each reader, by value, and what it says over files that are missing, damaged, cut off, or of wrong size or count."""
 
 import gzip
+import os
 import pickle
 import shutil
 import struct
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,7 +98,7 @@ def test_cifar100_binary_takes_the_fine_label(tmp_path):
     found = cifar.cifar100(tmp_path)
     assert found.train.y.tolist() == rows[:, 1].tolist()
     assert torch.equal(found.test.x.flatten(1), torch.tensor(rows[:, 2:]))
-    assert cifar.superclasses(tmp_path).tolist() == [c // 5 for c in range(100)]
+    assert cifar.superclasses(tmp_path)[1].tolist() == [c // 5 for c in range(100)]
 
 
 def test_cifar100_and_its_superclasses(tmp_path):
@@ -104,7 +106,7 @@ def test_cifar100_and_its_superclasses(tmp_path):
     found = cifar.cifar100(tmp_path)
     assert found.train.y.tolist() == y.tolist()
     assert torch.equal(found.train.x.flatten(1), torch.tensor(x))
-    assert cifar.superclasses(tmp_path).tolist() == [c // 5 for c in range(100)]
+    assert cifar.superclasses(tmp_path)[1].tolist() == [c // 5 for c in range(100)]
 
 
 @pytest.mark.parametrize(("change", "words"), [
@@ -288,7 +290,7 @@ GOOD_X, GOOD_Y = files.mat_array("X", X, 9, 2), files.mat_array("y", Y, 9, 2)
     ([GOOD_X, GOOD_Y.replace(EXTENTS, struct.pack("<2i", -2, -1))], r"the extents \[-2, -1\]"),
     ([GOOD_X, GOOD_Y.replace(EXTENTS, struct.pack("<2i", 2**31 - 1, 2**31 - 1))], "more than 225,045,504 bytes"),
     ([GOOD_X, files.mat_element(14, b"")], "damaged or cut off"),
-    ([GOOD_X, files.mat_array("y", np.zeros((0, 1), np.uint8), 9, 2)], "y is empty"),
+    ([GOOD_X, files.mat_array("y", np.zeros((0, 1), np.uint8), 9, 2)], r"y has the extents \[0, 1\] and 0 bytes"),
 ])  # fmt: skip
 @pytest.mark.parametrize("compressed", [True, False])
 def test_svhn_says_what_was_expected(tmp_path, arrays, words, compressed):
@@ -299,8 +301,8 @@ def test_svhn_says_what_was_expected(tmp_path, arrays, words, compressed):
 
 
 @pytest.mark.parametrize(("data", "words"), [
-    (b"MATLAB 7.3 MAT-file".ljust(512), "version 7.3; expected version 5"),
-    (b"\x89HDF\r\n\x1a\n".ljust(512), "version 7.3"),
+    (b"MATLAB 7.3 MAT-file".ljust(512), r"version 5 \(save -v7\), as published"),
+    (b"\x89HDF\r\n\x1a\n".ljust(512), "no MAT-file of version 5"),
     (b"anything".ljust(512), "no MAT-file of version 5"),
     (files.mat_file([])[:-4] + b"\0\2IM", "no MAT-file of version 5"),
     (files.mat_file([]) + struct.pack("<II", 15, 8) + b"no zlib.", "damaged or cut off"),
@@ -347,5 +349,26 @@ def test_a_file_of_absurd_size_is_not_read(tmp_path):
     files.svhn(tmp_path)
     with open(tmp_path / "SVHN" / "train_32x32.mat", "rb+") as file:
         file.truncate(5 << 30)  # a sparse file takes no room
-    with pytest.raises(DamagedData, match="5,368,709,120 bytes; no file of a data set has more than"):
+    with pytest.raises(DamagedData, match="5,368,709,120 bytes; expected at most 226,094,080"):
         svhn.svhn(tmp_path)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_file_is_read_once_and_a_fifo_is_not_opened(tmp_path, name, monkeypatch):
+    make(name, tmp_path)
+    opened, read_bytes = [], Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path) or read_bytes(path))
+    READERS[name](tmp_path)
+    assert sorted(opened) == sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    opened[0].unlink()
+    os.mkfifo(opened[0])
+    with pytest.raises(DamagedData, match="is no regular file; expected a file"):
+        READERS[name](tmp_path)
+
+
+def test_the_superclasses_read_every_file_once(tmp_path, monkeypatch):
+    files.cifar100(tmp_path)
+    opened, read_bytes = [], Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path.name) or read_bytes(path))
+    cifar.superclasses(tmp_path)
+    assert opened == ["train", "test"]

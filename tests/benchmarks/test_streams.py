@@ -156,7 +156,7 @@ def hundred_classes(monkeypatch):
     """100 classes of 30 tiny images that say their number."""
     y = torch.arange(100).repeat_interleave(30)
     x = torch.arange(3000).reshape(-1, 1, 1, 1).expand(-1, 3, 2, 2)
-    data = ByClass("miniimagenet", (x % 256).to(torch.uint8), y, tuple(f"n{i:08d}" for i in range(100)), None, "subset")
+    data = ByClass("miniimagenet", (x % 256).to(torch.uint8), y, tuple(f"n{i:08d}" for i in range(100)), "subset")
     monkeypatch.setattr(miniimagenet, "miniimagenet", lambda root: data)
     return data
 
@@ -184,6 +184,6 @@ def test_the_network_of_miniimagenet_follows_the_protocol(hundred_classes, tmp_p
 
 def test_classes_are_taken_in_file_order_with_their_place_as_label():
     images = Images(torch.arange(6, dtype=torch.uint8).reshape(6, 1, 1, 1), torch.tensor([4, 2, 4, 0, 2, 1]))
-    chosen = splits.classes_of(images, torch.tensor([4, 1]))
+    chosen = splits.select_classes(images, torch.tensor([4, 1]))
     assert chosen.x.flatten().tolist() == [0, 2, 5]
     assert chosen.y.tolist() == [0, 0, 1]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from codecl.benchmarks.data.cifar import cifar100, superclasses
 from codecl.benchmarks.data.images import DataSet, Images
-from codecl.benchmarks.splits import CIFAR_MEAN, CIFAR_STD, Normalise, classes_of, make_task
+from codecl.benchmarks.splits import CIFAR_MEAN, CIFAR_STD, Normalise, make_task, select_classes
 from codecl.networks import AlexNet, LeNet, MultiHead, VisionTransformer, kaiming
 from codecl.training.stream import Stream
 
@@ -47,7 +47,7 @@ def superclass(root: Path, seed: int, *, pixels: str = "true", order: str = "0")
     ``pixels="scrambled"`` is what the published loaders feed the network: they read the planes of an image as if they
     were interleaved. Published numbers of this benchmark are on such images.
     """
-    data, coarse = cifar100(root), superclasses(root)
+    data, coarse = superclasses(root)
     if pixels == "scrambled":
         data = DataSet(data.name, _scrambled(data.train), _scrambled(data.test), data.status)
     groups = [torch.nonzero(coarse == c).flatten().tolist() for c in ORDERS[int(order)]]
@@ -75,7 +75,7 @@ def _stream(
     tasks = []
     for group in groups:
         classes: Tensor = torch.tensor(list(group))
-        train, test = classes_of(data.train, classes), classes_of(data.test, classes)
+        train, test = select_classes(data.train, classes), select_classes(data.test, classes)
         label = f"classes {group[0]}–{group[-1]}"
         tasks.append(make_task(label, len(classes), train, test, normalise, VALIDATION, split_seed))
     return Stream(name, tasks, data=data.status)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from codecl.benchmarks.data.miniimagenet import ByClass, miniimagenet
-from codecl.benchmarks.splits import CIFAR_MEAN, CIFAR_STD, Normalise
+from codecl.benchmarks.splits import CIFAR_MEAN, CIFAR_STD, Normalise, shuffled
 from codecl.networks import MultiHead, ReducedResNet18
 from codecl.randomness import generator
 from codecl.training.stream import Stream, Task, Tensors
@@ -27,14 +27,14 @@ IMAGENET = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 def stream(root: Path, seed: int, *, protocol: str = "avalanche", class_seed: str = "37") -> Stream:
     data = miniimagenet(root)
     if protocol == "avalanche":
-        parts, normalise = _avalanche(data), Normalise(CIFAR_MEAN, CIFAR_STD)
+        split, normalise = _avalanche(data), Normalise(CIFAR_MEAN, CIFAR_STD)
         order = torch.randperm(100, generator=torch.Generator().manual_seed(1234))
     else:
-        parts, normalise = _gpm(data, seed), IMAGENET
-        order = _permutation(100, seed if class_seed == "run" else int(class_seed))
+        split, normalise = _gpm(data, seed), IMAGENET
+        order = shuffled(100, seed if class_seed == "run" else int(class_seed))
     tasks = []
     for classes in order.reshape(TASKS, CLASSES):
-        train, validation, test = (_of_classes(data, part, classes, normalise) for part in parts)
+        train, validation, test = (_select(data, indices, classes, normalise) for indices in split)
         tasks.append(Task(f"classes {' '.join(map(str, classes.tolist()))}", CLASSES, train, validation, test))
     return Stream("split-miniimagenet", tasks, data=data.status)
 
@@ -56,27 +56,20 @@ def _gpm(data: ByClass, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Of each class, shuffled with seed 1234, five sixths to train and the rest to test; 2 % of the former held out."""
     train, test = [], []
     for c in range(len(data.classes)):
-        indices = data.of_class(c)
-        indices = indices[_permutation(len(indices), 1234)]
+        indices = data.indices_of(c)
+        indices = indices[shuffled(len(indices), 1234)]
         cut = len(indices) * 5 // 6
         train.append(indices[:cut])
         test.append(indices[cut:])
     learn = torch.cat(train)
     learn = learn[torch.randperm(len(learn), generator=generator(seed, "split-miniimagenet", "validation"))]
-    held = int(0.02 * len(learn))
-    return learn[held:], learn[:held], torch.cat(test)
+    validation = int(0.02 * len(learn))
+    return learn[validation:], learn[:validation], torch.cat(test)
 
 
-def _of_classes(data: ByClass, indices: Tensor, classes: Tensor, normalise: Normalise) -> Tensors:
+def _select(data: ByClass, indices: Tensor, classes: Tensor, normalise: Normalise) -> Tensors:
     place = torch.full((len(data.classes),), -1)
     place[classes] = torch.arange(len(classes))
     labels = place[data.y[indices]]
     chosen = indices[labels >= 0]
     return Tensors(data.x[chosen], labels[labels >= 0], normalise)
-
-
-def _permutation(count: int, seed: int) -> Tensor:
-    """numpy's legacy ``permutation``."""
-    import numpy
-
-    return torch.from_numpy(numpy.random.RandomState(seed).permutation(count))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from codecl.benchmarks.data.images import Images
+from codecl.benchmarks.data.images import Images, library
 from codecl.training.stream import Task, Tensors
 
 CIFAR_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
@@ -29,21 +29,19 @@ class Normalise:
         return x.to(torch.float32).mul_(scale).add_(shift).repeat(1, self.repeat, 1, 1)
 
 
+def shuffled(count: int, seed: int) -> Tensor:
+    """``0 … count − 1`` in numpy's legacy shuffle, which the published loaders use (scikit-learn's is the same)."""
+    return torch.from_numpy(library("numpy", "NumPy").random.RandomState(seed).permutation(count))
+
+
 def split_indices(count: int, validation: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Training and validation indices as GPM's loaders draw them: the first share of a seeded shuffle is validation.
-
-    The shuffle is numpy's legacy one (scikit-learn's ``shuffle`` is the same), or the images would be others.
-    """
-    import numpy
-
-    order = numpy.arange(count)
-    numpy.random.RandomState(seed).shuffle(order)
-    indices = torch.from_numpy(order)
-    held = int(validation * count)
-    return indices[held:], indices[:held]
+    """Training and validation indices as GPM's loaders draw them: the first share of a seeded shuffle is validation."""
+    indices = shuffled(count, seed)
+    cut = int(validation * count)
+    return indices[cut:], indices[:cut]
 
 
-def classes_of(images: Images, classes: Tensor) -> Images:
+def select_classes(images: Images, classes: Tensor) -> Images:
     """The images of ``classes``, in their order in the file, with the place in ``classes`` as their label."""
     place = torch.full((int(images.y.max()) + 1,), -1)
     place[classes] = torch.arange(len(classes))
@@ -56,11 +54,11 @@ def make_task(
     name: str, classes: int, train: Images, test: Images, normalise: Normalise, share: float, seed: int
 ) -> Task:
     """A task with the share of its training images held out for validation."""
-    learn, hold = split_indices(len(train), share, seed)
+    learn, validation = split_indices(len(train), share, seed)
     return Task(
         name,
         classes,
         train=Tensors(train.x[learn], train.y[learn], normalise),
-        validation=Tensors(train.x[hold], train.y[hold], normalise),
+        validation=Tensors(train.x[validation], train.y[validation], normalise),
         test=Tensors(test.x, test.y, normalise),
     )

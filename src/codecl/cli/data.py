@@ -13,46 +13,71 @@ from codecl.benchmarks.data.download import DownloadFailed, Progress, fetch
 from codecl.benchmarks.data.images import DamagedData, DataSet, MissingData
 from codecl.benchmarks.data.sources import SOURCES, File, Source
 from codecl.benchmarks.data.unpack import unpack
-from codecl.cli.options import add_command, data_option, data_root
-from codecl.errors import FAILED, UsageError
+from codecl.cli.options import Parser, add_command, data_option, data_root
+from codecl.errors import FAILED, USAGE, UsageError
 from codecl.runs.progress import size, table
 from codecl.text import unknown_name
 
 
 def add(commands: Any) -> None:
     parser = add_command(
-        commands, "data", data, "see which data sets are there, or download those that may be downloaded",
+        commands, "data", check, "see which data sets are there, or download those that may be downloaded",
         """
   codecl data check
   codecl data get cifar100 mnist --data-dir DATA""",
     )  # fmt: skip
-    parser.add_argument("action", choices=["check", "get"], help="check what is there, or get what is not")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets to get (default all)")
     data_option(parser)
+    help = "check [NAME …]: what is there; get [NAME …]: download what is not (default all data sets)"
+    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=Parser, help=help)
+    for name, function, summary in (
+        ("check", check, "see which data sets are there, and whether they are complete"),
+        ("get", get, "download the data sets that are not there"),
+    ):
+        action = add_command(actions, name, function, summary)
+        action.add_argument("names", nargs="*", metavar="NAME", help="data sets (default all)")
+        action.argument_default = argparse.SUPPRESS  # what stands before the action is kept
+        data_option(action)
 
 
-def data(options: argparse.Namespace) -> int:
-    root = data_root(options)
-    if options.action == "check":
-        return check(root)
-    return get(root, options.names, ProgressBar(sys.stderr))
+def check(options: argparse.Namespace) -> int:
+    """Print the data sets as official, whole, subset, missing, damaged or unread, with their counts.
 
-
-def check(root: Path, out: TextIO | None = None) -> int:
-    """Print every data set as official, whole, subset, missing or damaged, with its counts; always 0."""
-    out = out or sys.stdout
-    rows, remarks = [], []
-    for source in SOURCES.values():
-        status, counts, remark = look(source, root)
+    Returns:
+        ``USAGE`` where one is damaged or unread, or was named and is missing; otherwise 0.
+    """
+    root, named = data_root(options), options.names
+    sources = _find_sources(named)
+    if not root.is_dir():
+        raise UsageError(
+            f"there is no folder {root}. Say where the data sets are with --data-dir or CODECL_DATA, or download those "
+            "that may be downloaded with 'codecl data get'."
+        )
+    rows, notes = [], []
+    for source in sources:
+        status, counts, note = look(source, root)
         rows.append([source.name, status, counts, source.published])
-        remarks += [f"{source.name}: {remark}"] if remark else []
-    print(table(["data set", "status", "images", "published"], rows), file=out)
-    print(f"in {root}", *remarks, sep="\n", file=out)
-    return 0
+        notes += [f"{source.name}: {note}"] if note else []
+    print(table(["data set", "status", "images", "published"], rows))
+    print(f"in {root}", *notes, sep="\n")
+    wrong = {"damaged", "unread", "missing"} if named else {"damaged", "unread"}
+    return USAGE if any(row[1] in wrong for row in rows) else 0
+
+
+def get(options: argparse.Namespace) -> int:
+    """Download the data sets named, or all that may be; ``FAILED`` if one of them is not there in the end."""
+    root, progress = data_root(options), ProgressBar(sys.stderr)
+    return max([_get(source, root, bool(options.names), progress) for source in _find_sources(options.names)])
+
+
+def _find_sources(names: Sequence[str]) -> list[Source]:
+    for name in names:
+        if name not in SOURCES:
+            raise UsageError(unknown_name("data set", name, SOURCES))
+    return [SOURCES[name] for name in names or SOURCES]
 
 
 def look(source: Source, root: Path) -> tuple[str, str, str]:
-    """Status and counts of a data set below ``root``, and what there is to say about it."""
+    """Status and counts of a data set below ``root``, and a note on what a person should know."""
     try:
         found = source.read(root)
     except MissingData as error:
@@ -68,47 +93,40 @@ def look(source: Source, root: Path) -> tuple[str, str, str]:
     return found.status, " + ".join(f"{len(part):,}" for part in counts), "; ".join(found.notes)
 
 
-def get(root: Path, names: Sequence[str], progress: Progress | None = None, out: TextIO | None = None) -> int:
-    """Download the data sets named, or all that may be; 1 if one of them is not there in the end."""
-    out = out or sys.stdout
-    for name in names:
-        if name not in SOURCES:
-            raise UsageError(unknown_name("data set", name, SOURCES))
-    return max([_get(SOURCES[name], root, name in names, progress, out) for name in names or SOURCES], default=0)
-
-
-def _get(source: Source, root: Path, named: bool, progress: Progress | None, out: TextIO) -> int:
-    status, counts, remark = look(source, root)
+def _get(source: Source, root: Path, named: bool, progress: Progress) -> int:
+    status, counts, note = look(source, root)
     if status in ("official", "whole", "subset"):
         hint = f" Remove it from {root} to download the whole." if status == "subset" and source.files else ""
-        print(f"{source.name}: {status}, {counts}, is there already.{hint}", file=out)
+        print(f"{source.name}: {status}, {counts}, is there already.{hint}")
         return 0
     if not source.files:
-        print(f"{source.name} cannot be downloaded: {source.how.format(root=root)}.", file=out)
+        print(f"{source.name} cannot be downloaded: {source.how.format(root=root)}.")
         return FAILED if named else 0
+    if status == "unread":
+        raise ModuleNotFoundError(note)
     try:
         for file in source.files:
-            _fetch_any(file, root, progress, out)
+            _fetch_any(file, root, progress)
     except (DownloadFailed, DamagedData) as error:
-        print(f"{source.name}: {error}", file=out)
-        print(f"{source.name}: to get it by other means: {_by_hand(source, root)}", file=out)
+        print(f"{source.name}: {error}")
+        print(f"{source.name}: to get it by other means: {_by_hand(source, root)}")
         return FAILED
-    status, counts, remark = look(source, root)
-    print(f"{source.name}: {status}{f', {counts}' if counts else ''}.{f' {remark}' if remark else ''}", file=out)
+    status, counts, note = look(source, root)
+    print(f"{source.name}: {status}{f', {counts}' if counts else ''}.{f' {note}' if note else ''}")
     return 0 if status in ("official", "whole") else FAILED
 
 
-def _fetch_any(file: File, root: Path, progress: Progress | None, out: TextIO) -> None:
+def _fetch_any(file: File, root: Path, progress: Progress) -> None:
     target = root / file.target
     for i, url in enumerate(file.urls):
-        print(f"{url} → {target}", file=out)
+        print(f"{url} → {target}")
         try:
             fetch(url, target, file.checksum, progress, size=file.size)
             break
         except DownloadFailed as error:
             if i == len(file.urls) - 1:
                 raise
-            print(f"{error} Trying the next address.", file=out)
+            print(f"{error} Trying the next address.")
     if file.unpack:
         unpack(target, root)
         target.unlink()

@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from codecl.benchmarks.data.images import DamagedData, DataSet, Images, checked, existing, md5, read, status_of
+from codecl.benchmarks.data.images import SLACK, DamagedData, DataSet, Images, checked, existing, md5, read, status_of
 from codecl.benchmarks.data.pickles import array_of, load_table
 
 SIDE, PIXELS = 32, 3 * 32 * 32
@@ -33,76 +34,84 @@ MD5 = {
 }
 
 
+class Batch(NamedTuple):
+    """What one file holds: rows of pixels, their classes, and a way to read their coarse classes."""
+
+    path: Path
+    x: Tensor
+    y: Tensor
+    coarse: Callable[[], Tensor]
+    official: bool
+
+
 def cifar100(root: Path) -> DataSet:
     """The 100 fine classes; 50,000 training and 10,000 test images."""
-    return _cifar("CIFAR-100", "cifar100", root / "cifar-100-python", root / "cifar-100-binary", ["train"], "test", 100)
+    return _cifar100(root)[0]
 
 
 def cifar10(root: Path) -> DataSet:
     """Ten classes; 50,000 training and 10,000 test images."""
     python, binary = root / "cifar-10-batches-py", root / "cifar-10-batches-bin"
-    return _cifar("CIFAR-10", "cifar10", python, binary, BATCHES, "test_batch", 10)
+    most = -(-PUBLISHED[0] // len(BATCHES))
+    train = [_read(python, binary, name, "CIFAR-10", ["labels"], most) for name in BATCHES]
+    test = _read(python, binary, "test_batch", "CIFAR-10", ["labels"], PUBLISHED[1])
+    return _data_set("cifar10", train, test, 10)
 
 
-def superclasses(root: Path) -> Tensor:
-    """The coarse class of every fine class of CIFAR-100, ``[100]``, as the training file pairs them."""
-    python, binary = root / "cifar-100-python", root / "cifar-100-binary"
-    if binary.exists() and not python.exists():
-        table = _rows(binary / "train.bin", "CIFAR-100", labels=2)
-        path, coarse, fine = binary / "train.bin", table[:, 0].long(), table[:, 1].long()
-    else:
-        path = existing(python, "CIFAR-100") / "train"
-        entries = load_table(existing(path, "CIFAR-100"))
-        fine, coarse = (array_of(path, entries, key).long() for key in ("fine_labels", "coarse_labels"))
+def superclasses(root: Path) -> tuple[DataSet, Tensor]:
+    """CIFAR-100 and the coarse class of each of its fine classes, ``[100]``, as the training file pairs them."""
+    data, batch = _cifar100(root)
+    fine, coarse = batch.y, batch.coarse()
     pairs = torch.unique(torch.stack([fine, coarse]), dim=1) if fine.shape == coarse.shape else torch.empty(2, 0)
     if not torch.equal(pairs[0], torch.arange(100)) or not bool(((pairs[1] >= 0) & (pairs[1] < 20)).all()):
-        raise DamagedData(f"{path}: expected one of 20 coarse classes for each of the 100 fine ones.")
-    return pairs[1]
+        raise DamagedData(f"{batch.path}: expected one of 20 coarse classes for each of the 100 fine ones.")
+    return data, pairs[1]
 
 
-def _cifar(title: str, name: str, python: Path, binary: Path, train: Sequence[str], test: str, classes: int) -> DataSet:
+def _cifar100(root: Path) -> tuple[DataSet, Batch]:
+    python, binary = root / "cifar-100-python", root / "cifar-100-binary"
+    train, test = (
+        _read(python, binary, name, "CIFAR-100", ["coarse_labels", "fine_labels"], most)
+        for name, most in zip(("train", "test"), PUBLISHED, strict=True)
+    )
+    return _data_set("cifar100", [train], test, 100), train
+
+
+def _data_set(name: str, train: Sequence[Batch], test: Batch, classes: int) -> DataSet:
+    images = [_images(batches, classes, most) for batches, most in zip((train, [test]), PUBLISHED, strict=True)]
+    official = all(batch.official for batch in (*train, test))
+    return DataSet(name, images[0], images[1], status_of(images[0], images[1], PUBLISHED, official))
+
+
+def _images(batches: Sequence[Batch], classes: int, most: int) -> Images:
+    x, y = torch.cat([batch.x for batch in batches]), torch.cat([batch.y for batch in batches])
+    return checked(batches[0].path, x.reshape(-1, 3, SIDE, SIDE), y, classes, most)
+
+
+def _read(python: Path, binary: Path, name: str, title: str, labels: Sequence[str], most: int) -> Batch:
+    """A file of at most ``most`` images from the folder that is there; the last of the ``labels`` is the class."""
     if binary.exists() and not python.exists():
-        labels = 1 if classes == 10 else 2
-        parts = [
-            _part([_rows(binary / f"{file}.bin", title, labels) for file in files], labels, binary, classes, most)
-            for files, most in zip((train, [test]), PUBLISHED, strict=True)
-        ]
-        return DataSet(name, parts[0], parts[1], status_of(parts[0], parts[1], PUBLISHED))
-    existing(python, title)
-    key = "labels" if classes == 10 else "fine_labels"
-    parts = []
-    for files, most in zip((train, [test]), PUBLISHED, strict=True):
-        batches = [_batch(python / file, title, key) for file in files]
-        x, y = torch.cat([batch[0] for batch in batches]), torch.cat([batch[1] for batch in batches])
-        parts.append(_images(python / files[0], x, y, classes, most))
-    whole = status_of(parts[0], parts[1], PUBLISHED) == "whole"
-    official = whole and all(md5(read(python / file)) == checksum for file, checksum in MD5[python.name].items())
-    return DataSet(name, parts[0], parts[1], status_of(parts[0], parts[1], PUBLISHED, official))
+        return _read_binary(binary / f"{name}.bin", title, len(labels), most)
+    return _read_python(existing(python, title) / name, title, labels, most)
 
 
-def _batch(path: Path, title: str, key: str) -> tuple[Tensor, Tensor]:
-    table = load_table(existing(path, title))
-    x, y = array_of(path, table, "data"), array_of(path, table, key)
+def _read_python(path: Path, title: str, labels: Sequence[str], most: int) -> Batch:
+    data = read(path, title, 2 * most * PIXELS + SLACK)
+    official = md5(data) == MD5[path.parent.name].get(path.name)
+    table = load_table(path, data, official)
+    x, y = array_of(path, table, "data"), array_of(path, table, labels[-1])
     if x.dtype != torch.uint8 or x.ndim != 2 or x.shape[1] != PIXELS or y.ndim != 1 or len(x) != len(y):
         raise DamagedData(
             f"{path}: expected rows of {PIXELS} bytes with a label each; "
             f"found {list(x.shape)} of {x.dtype} and {list(y.shape)} labels."
         )
-    return x, y.long()
+    return Batch(path, x, y.long(), lambda: array_of(path, table, labels[0]).long(), official)
 
 
-def _rows(path: Path, title: str, labels: int) -> Tensor:
-    """Rows of the label bytes, the last of which counts, and the pixels."""
-    data, width = read(path, title), labels + PIXELS
+def _read_binary(path: Path, title: str, labels: int, most: int) -> Batch:
+    width = labels + PIXELS
+    data = read(path, title, most * width)
     if len(data) == 0 or len(data) % width:
         raise DamagedData(f"{path} has {len(data):,} bytes; expected a number of rows of {width:,}: it is cut off.")
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8).reshape(-1, width)
-
-
-def _part(rows: Sequence[Tensor], labels: int, where: Path, classes: int, most: int) -> Images:
-    table = torch.cat(list(rows))
-    return _images(where, table[:, labels:], table[:, labels - 1].long(), classes, most)
-
-
-def _images(where: Path, x: Tensor, y: Tensor, classes: int, most: int) -> Images:
-    return checked(where, x.reshape(-1, 3, SIDE, SIDE), y, classes, most)
+    rows = torch.frombuffer(bytearray(data), dtype=torch.uint8).reshape(-1, width)
+    return Batch(path, rows[:, labels:], rows[:, labels - 1].long(), lambda: rows[:, 0].long(), official=False)

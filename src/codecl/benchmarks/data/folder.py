@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from codecl.benchmarks.data.images import DamagedData, MissingData
+from codecl.benchmarks.data.images import MissingData
+from codecl.benchmarks.data.pictures import read_square
 from codecl.errors import UsageError
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"}
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
 
 
 class ImageFolder(Dataset[tuple[Tensor, int]]):
@@ -42,15 +43,5 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        try:
-            from PIL import Image
-        except ImportError:
-            raise ModuleNotFoundError("reading images needs Pillow: pip install 'codecl[data]'.") from None
         path, label = self.files[index]
-        try:
-            with Image.open(path) as image:
-                resized = image.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR)
-        except (OSError, SyntaxError, ValueError) as error:
-            raise DamagedData(f"{path} cannot be read as an image: {error}.") from None
-        pixels = torch.frombuffer(bytearray(resized.tobytes()), dtype=torch.uint8)
-        return pixels.reshape(self.size, self.size, 3).permute(2, 0, 1).float() / 255, label
+        return read_square(path, self.size, FORMATS).float() / 255, label

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from codecl.benchmarks.data.images import DamagedData, read
+from codecl.benchmarks.data.images import SLACK, DamagedData, read
 
 UNSIGNED_BYTE = 0x08
 
@@ -45,7 +45,7 @@ def read_idx(path: Path, extents: tuple[int, ...], most: int) -> tuple[Tensor, b
 
 def _unpacked(path: Path, limit: int) -> bytes:
     """The bytes of the file, one more than ``limit`` at most: a small gz can hold far more than memory does."""
-    data = read(path)
+    data = read(path, "the file", limit + SLACK)
     if path.suffix != ".gz":
         return data
     try:

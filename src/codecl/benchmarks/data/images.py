@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from codecl.errors import UsageError
 Status = Literal["official", "whole", "subset"]
 """``official``: the published files, checksums verified; ``whole``: as many images as published; else a ``subset``."""
 
-MAX_FILE = 4 << 30  # bytes; the largest published file has 0.8 GB
+SLACK = 1 << 20  # bytes that a file may have beside its images
 
 
 class MissingData(UsageError):
@@ -75,12 +76,12 @@ def listing(folder: Path, name: str) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def read(path: Path, name: str = "the file") -> bytes:
-    """All of a file, if it is one and of a size that a data set may have."""
-    if existing(path, name).is_dir():
-        raise DamagedData(f"{path} is a folder; expected a file.")
-    if (size := path.stat().st_size) > MAX_FILE:
-        raise DamagedData(f"{path} has {size:,} bytes; no file of a data set has more than {MAX_FILE:,}.")
+def read(path: Path, name: str, limit: int) -> bytes:
+    """All of a regular file of at most ``limit`` bytes."""
+    if not existing(path, name).is_file():
+        raise DamagedData(f"{path} is {'a folder' if path.is_dir() else 'no regular file'}; expected a file.")
+    if (size := path.stat().st_size) > limit:
+        raise DamagedData(f"{path} has {size:,} bytes; expected at most {limit:,}.")
     return path.read_bytes()
 
 
@@ -108,12 +109,12 @@ def status_of(train: Images, test: Images, published: tuple[int, int], official:
     return "whole" if (len(train), len(test)) == published else "subset"
 
 
-def pillow() -> Any:
-    """``PIL.Image``, imported when images are to be decoded."""
+def library(module: str, title: str) -> Any:
+    """A module of the extra ``data``, imported when it is used."""
     try:
-        from PIL import Image
+        return importlib.import_module(module)
     except ImportError:
         raise ModuleNotFoundError(
-            "PNG and JPEG files are decoded by Pillow, which is not installed: pip install 'codecl[data]'."
+            f"reading or downloading this data needs {title}, which is not installed: pip install 'codecl[data]', "
+            "or pip install -e '.[data]' in a checkout."
         ) from None
-    return Image

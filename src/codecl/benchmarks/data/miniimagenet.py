@@ -5,8 +5,8 @@
 - ``miniimagenet/mini-imagenet-cache-{train,val,test}.pkl``, each a dict of ``image_data``, uint8 ``[n, 84, 84, 3]``,
   and ``class_dict``, ``{wnid: indices}``: classes in the order of their names, over the three files.
 
-The lists and the caches part the *classes* (64, 16 and 20), for few-shot learning. Continual learning takes all of them
-and parts the *images*, by a protocol of its own, so that what is returned has no parts: see :class:`ByClass`.
+The lists and the caches split the *classes* (64, 16 and 20), for few-shot learning. Continual learning takes all of
+them and splits the *images*, by a protocol of its own, so that what is returned has no split: see :class:`ByClass`.
 """
 
 from __future__ import annotations
@@ -16,79 +16,67 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from codecl.benchmarks.data.images import (
+    SLACK,
     DamagedData,
-    DataSet,
-    Images,
     Status,
     checked,
     existing,
     first_existing,
     listing,
-    pillow,
     read,
 )
 from codecl.benchmarks.data.pickles import array_of, load_table
+from codecl.benchmarks.data.pictures import read_square
 
-SIDE, CLASSES, OF_CLASS = 84, 100, 600
-PARTS = ("train", "val", "test")
-SUFFIXES = {".jpg", ".jpeg", ".png"}
-MAX_PIXELS = 50_000_000  # of one image, before it is resized; the largest of ImageNet has 19 million
-NAMED_PART = re.compile(r"(?:^|_)(train|test)_\d+\.")
+TITLE, SIDE, CLASSES, PER_CLASS = "miniImageNet", 84, 100, 600
+CLASS_GROUPS = ("train", "val", "test")
+SUFFIXES, FORMATS = {".jpg", ".jpeg", ".png"}, ("JPEG", "PNG")
+MAX_LIST = 16 << 20  # bytes of a list; the published ones have 2 million
 
 
 @dataclass(frozen=True, eq=False)
 class ByClass:
     """Images without a published split, class after class, and within a class in the order of their file names.
 
-    ``x`` is uint8 ``[n, 3, 84, 84]`` and ``y`` int64 ``[n]``, ascending; ``classes`` names them. ``is_test``, bool
-    ``[n]``, is there if every file name says train or test (``n01532829_test_00000.jpg``); the publisher's do not.
+    ``x`` is uint8 ``[n, 3, 84, 84]`` and ``y`` int64 ``[n]``, ascending; ``classes`` names them.
     """
 
     name: str
     x: Tensor
     y: Tensor
     classes: tuple[str, ...]
-    is_test: Tensor | None
     status: Status
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.y)
 
-    def of_class(self, c: int) -> Tensor:
+    def indices_of(self, c: int) -> Tensor:
         """Where the images of class ``c`` are, ascending."""
         return (self.y == c).nonzero().flatten()
-
-    def by_name(self) -> DataSet:
-        """The split that the file names say."""
-        if self.is_test is None:
-            raise DamagedData(f"{self.name}: the names of the files do not say which images are for testing.")
-        train, test = (Images(self.x[part], self.y[part]) for part in (~self.is_test, self.is_test))
-        return DataSet(self.name, train, test, self.status, self.notes)
 
 
 def miniimagenet(root: Path) -> ByClass:
     """100 classes of 600 images, 84×84."""
-    title = "miniImageNet"
-    home = first_existing([root / name for name in ("miniimagenet", "mini-imagenet", "miniImageNet")], title)
-    caches = [home / f"mini-imagenet-cache-{part}.pkl" for part in PARTS]
+    home = first_existing([root / name for name in ("miniimagenet", "mini-imagenet", "miniImageNet")], TITLE)
+    caches = [home / f"mini-imagenet-cache-{group}.pkl" for group in CLASS_GROUPS]
     if any(path.exists() for path in caches):
-        return _caches([existing(path, title) for path in caches])
-    lists = [home / f"{part}.csv" for part in PARTS]
+        return _caches([existing(path, TITLE) for path in caches])
+    lists = [home / f"{group}.csv" for group in CLASS_GROUPS]
     files = _listed(home, lists) if any(path.exists() for path in lists) else _folders(home)
     return _files(home, files)
 
 
 def _folders(home: Path) -> dict[str, list[Path]]:
-    title = "miniImageNet"
-    folders = [path for path in listing(home, title) if re.fullmatch(r"n\d{8}", path.name)]
+    folders = [path for path in listing(home, TITLE) if re.fullmatch(r"n\d{8}", path.name)]
     return {
-        folder.name: [path for path in listing(folder, title) if path.suffix.lower() in SUFFIXES] for folder in folders
+        folder.name: [path for path in listing(folder, TITLE) if path.suffix.lower() in SUFFIXES] for folder in folders
     }
 
 
@@ -97,7 +85,7 @@ def _listed(home: Path, lists: Sequence[Path]) -> dict[str, list[Path]]:
     seen: set[str] = set()
     for path in lists:
         try:
-            rows = list(csv.reader(read(path, "miniImageNet").decode("utf-8-sig").splitlines()))
+            rows = list(csv.reader(read(path, TITLE, MAX_LIST).decode("utf-8-sig").splitlines()))
         except (UnicodeDecodeError, csv.Error) as error:
             raise DamagedData(f"{path}: expected rows of filename,label: {error}.") from None
         if not rows or rows[0] != ["filename", "label"]:
@@ -126,41 +114,19 @@ def _files(home: Path, classes: dict[str, list[Path]]) -> ByClass:
     _check_counts(home, y, tuple(classes))
     x = torch.empty(len(files), 3, SIDE, SIDE, dtype=torch.uint8)
     for i, path in enumerate(files):
-        x[i] = _picture(path)
-    says = [NAMED_PART.search(path.name) for path in files]
-    is_test = torch.tensor([match is not None and match[1] == "test" for match in says]) if all(says) else None
-    return _by_class(home, x, y, tuple(classes), is_test)
-
-
-def _picture(path: Path) -> Tensor:
-    image = pillow()
-    try:
-        with image.open(path, formats=("JPEG", "PNG")) as picture:
-            width, height = picture.size
-            if width * height > MAX_PIXELS:
-                raise ValueError(f"{width}×{height} pixels")
-            rgb = picture.convert("RGB")
-    except Exception as error:  # whatever Pillow's decoders raise over a damaged file
-        raise DamagedData(f"{path}: expected an image (JPEG or PNG): {error}.") from None
-    if rgb.size != (SIDE, SIDE):
-        rgb = rgb.resize((SIDE, SIDE), image.Resampling.BILINEAR)
-    return torch.frombuffer(bytearray(rgb.tobytes()), dtype=torch.uint8).reshape(SIDE, SIDE, 3).permute(2, 0, 1)
+        x[i] = read_square(path, SIDE, FORMATS)
+    return _by_class(home, x, y, tuple(classes))
 
 
 def _caches(paths: Sequence[Path]) -> ByClass:
     found: dict[str, Tensor] = {}
+    limit = 2 * CLASSES * PER_CLASS * 3 * SIDE * SIDE + SLACK
     for path in paths:
-        table = load_table(path)
+        table = load_table(path, read(path, TITLE, limit))
         x, classes = array_of(path, table, "image_data"), table.get("class_dict")
         if x.dtype != torch.uint8 or x.ndim != 4 or tuple(x.shape[1:]) != (SIDE, SIDE, 3):
             raise DamagedData(f"{path}: expected images as uint8 [n, 84, 84, 3]; found {list(x.shape)} of {x.dtype}.")
-        if not isinstance(classes, dict) or not classes:
-            raise DamagedData(f"{path}: expected class_dict, a dict of classes; found {type(classes).__name__}.")
-        names = {key.decode("latin1") if isinstance(key, bytes) else str(key): key for key in classes}
-        where = {name: array_of(path, {name: classes[key]}, name).flatten().double() for name, key in names.items()}
-        where = {name: indices.sort().values.long() for name, indices in where.items()}
-        if not torch.equal(torch.cat(list(where.values())).sort().values, torch.arange(len(x))):
-            raise DamagedData(f"{path}: expected one class in class_dict for each of the {len(x):,} images.")
+        where = _class_indices(path, classes, len(x))
         if again := sorted(found.keys() & where.keys()):
             raise DamagedData(f"{path}: the class {again[0]} is in another of the three files too.")
         found |= {name: x[indices] for name, indices in where.items()}
@@ -168,18 +134,33 @@ def _caches(paths: Sequence[Path]) -> ByClass:
     y = torch.repeat_interleave(torch.tensor([len(found[name]) for name in names_in_order]))
     _check_counts(home, y, tuple(names_in_order))
     x = torch.cat([found.pop(name).permute(0, 3, 1, 2) for name in names_in_order])
-    return _by_class(home, x, y, tuple(names_in_order), None)
+    return _by_class(home, x, y, tuple(names_in_order))
+
+
+def _class_indices(path: Path, classes: Any, images: int) -> dict[str, Tensor]:
+    """The indices of the images of each class, ascending; every image is in one class."""
+    if not isinstance(classes, dict) or not 0 < len(classes) <= CLASSES:
+        found = f"{len(classes):,} classes" if isinstance(classes, dict) else type(classes).__name__
+        raise DamagedData(f"{path}: expected class_dict, a dict of up to {CLASSES} classes; found {found}.")
+    where = {}
+    for key, value in classes.items():
+        name = key.decode("latin1") if isinstance(key, bytes) else str(key)
+        indices = array_of(path, {name: value}, name).flatten()
+        where[name] = indices[: images + 1].long().sort().values
+    if not torch.equal(torch.cat(list(where.values())).sort().values, torch.arange(images)):
+        raise DamagedData(f"{path}: expected one class in class_dict for each of the {images:,} images.")
+    return where
 
 
 def _check_counts(home: Path, y: Tensor, classes: tuple[str, ...]) -> None:
-    if len(classes) > CLASSES or int(y.bincount().max()) > OF_CLASS:
+    if len(classes) > CLASSES or int(y.bincount().max()) > PER_CLASS:
         raise DamagedData(
-            f"{home}: expected {CLASSES} classes of {OF_CLASS} images, or fewer in a subset; "
+            f"{home}: expected {CLASSES} classes of {PER_CLASS} images, or fewer in a subset; "
             f"found {len(classes)} classes of up to {int(y.bincount().max()):,}."
         )
 
 
-def _by_class(home: Path, x: Tensor, y: Tensor, classes: tuple[str, ...], is_test: Tensor | None) -> ByClass:
-    images = checked(home, x, y, len(classes), CLASSES * OF_CLASS)
-    status: Status = "whole" if len(images) == CLASSES * OF_CLASS else "subset"
-    return ByClass("miniimagenet", images.x, images.y, classes, is_test, status)
+def _by_class(home: Path, x: Tensor, y: Tensor, classes: tuple[str, ...]) -> ByClass:
+    images = checked(home, x, y, len(classes), CLASSES * PER_CLASS)
+    status: Status = "whole" if len(images) == CLASSES * PER_CLASS else "subset"
+    return ByClass("miniimagenet", images.x, images.y, classes, status)

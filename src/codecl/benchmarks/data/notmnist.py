@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from codecl.benchmarks.data.images import (
+    SLACK,
     DamagedData,
     DataSet,
     Images,
@@ -28,10 +28,11 @@ from codecl.benchmarks.data.images import (
     existing,
     first_existing,
     listing,
-    pillow,
+    read,
     status_of,
 )
 from codecl.benchmarks.data.pickles import array_of, load_table
+from codecl.benchmarks.data.pictures import read_picture
 
 SIDE, LETTERS = 28, "ABCDEFGHIJ"
 READABLE, PICKLED = 18_724, (16_853, 1_873)
@@ -74,10 +75,9 @@ def _folder(folder: Path) -> DataSet:
 
 def _decode(folder: Path, names: list[str]) -> tuple[torch.Tensor, list[str], list[str]]:
     """The images, the names they have, and the names that should have one and do not."""
-    image = pillow()
     pixels, kept, bad = bytearray(), [], []
     for name in names:
-        data = _pixels(image, folder / name)
+        data = _pixels(folder / name)
         if data is not None:
             pixels += data
             kept.append(name)
@@ -88,15 +88,13 @@ def _decode(folder: Path, names: list[str]) -> tuple[torch.Tensor, list[str], li
     return torch.frombuffer(pixels, dtype=torch.uint8).reshape(-1, 1, SIDE, SIDE), kept, bad
 
 
-def _pixels(image: Any, path: Path) -> bytes | None:
+def _pixels(path: Path) -> bytes | None:
     try:
-        with image.open(path, formats=("PNG",)) as picture:
-            if picture.size != (SIDE, SIDE) or picture.mode != "L":
-                return None
-            data: bytes = picture.tobytes()
-            return data
-    except Exception:  # whatever Pillow's decoders raise over a damaged file
+        picture = read_picture(path, ("PNG",), max_pixels=SIDE * SIDE)
+    except DamagedData:
         return None
+    data: bytes = picture.tobytes()
+    return data if picture.size == (SIDE, SIDE) and picture.mode == "L" else None
 
 
 def _test_part(folder: Path, names: list[str]) -> list[bool]:
@@ -123,7 +121,7 @@ def _pickles(home: Path) -> DataSet:
 
 
 def _pickle(path: Path, most: int) -> Images:
-    table = load_table(existing(path, "notMNIST"))
+    table = load_table(path, read(path, "notMNIST", 2 * most * 32 * 32 + SLACK))
     x, y = array_of(path, table, "features"), array_of(path, table, "labels")
     if x.dtype != torch.uint8 or x.ndim != 4 or tuple(x.shape[1:]) not in ((1, 28, 28), (1, 32, 32)) or y.ndim != 1:
         raise DamagedData(

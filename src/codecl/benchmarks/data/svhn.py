@@ -9,7 +9,17 @@ from pathlib import Path
 
 import torch
 
-from codecl.benchmarks.data.images import DamagedData, DataSet, Images, checked, first_existing, md5, read, status_of
+from codecl.benchmarks.data.images import (
+    SLACK,
+    DamagedData,
+    DataSet,
+    Images,
+    checked,
+    first_existing,
+    md5,
+    read,
+    status_of,
+)
 from codecl.benchmarks.data.matlab import read_mat
 
 SIDE, CLASSES = 32, 10
@@ -27,8 +37,10 @@ def svhn(root: Path) -> DataSet:
 
 
 def _read(path: Path, most: int) -> tuple[Images, str]:
-    data = read(path, "SVHN")
-    arrays = read_mat(path, data, {"X", "y"}, limit=most * 3 * SIDE * SIDE)
+    """At most ``most`` images, and the checksum of the file."""
+    size = most * 3 * SIDE * SIDE
+    data = read(path, "SVHN", size + SLACK)
+    arrays = read_mat(path, data, {"X", "y"}, limit=size)
     x, y = arrays["X"], arrays["y"].double().flatten()
     if x.ndim == 3:  # MATLAB drops the last extent when it is 1
         x = x[..., None]
