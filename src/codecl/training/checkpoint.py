@@ -47,7 +47,7 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
     buffer.truncate()
     digest = hashlib.sha256(buffer.getbuffer()).digest()
     buffer.write(COMMENT_LENGTH + digest)
-    write_atomically(path, lambda file: file.write(buffer.getbuffer()))
+    write_atomically(path, buffer.getbuffer())
 
 
 def load(path: str | os.PathLike[str]) -> Any:
