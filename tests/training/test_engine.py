@@ -15,7 +15,7 @@ from codecl import CodeCL, Method
 from codecl.networks import MultiHead
 from codecl.randomness import generator, seeded
 from codecl.training import engine
-from codecl.training.engine import Plan, Trainer, count_parameters
+from codecl.training.engine import Plan, Trainer
 from codecl.training.schedule import Diverged
 from codecl.training.stream import Stream, Task, Tensors, as_part
 
@@ -478,7 +478,3 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_examples():
         for some in order.split(8):
             total += F.cross_entropy(model.train()(part.inputs[some]), part.labels[some], reduction="sum").item()
     assert losses[0]["loss"] == pytest.approx(total / 45, rel=1e-6)
-
-
-def test_parameters_are_counted():
-    assert count_parameters(network()) == 6 * 10 + 10 + 10 * 8 + 2 * 10 + 2 * 8 + 8 * 3 + 3

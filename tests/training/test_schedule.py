@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 
 from codecl.training.schedule import AccuracyRule, Diverged, LossRule, Verdict
 
-BETTER = Verdict(improved=True, decayed=False, stop=False)
-WORSE = Verdict(improved=False, decayed=False, stop=False)
-DECAY = Verdict(improved=False, decayed=True, stop=False)
-STOP = Verdict(improved=False, decayed=False, stop=True)
-DECAY_AND_STOP = Verdict(improved=False, decayed=True, stop=True)
+BETTER = Verdict(improved=True, stop=False)
+WORSE = Verdict(improved=False, stop=False)
+STOP = Verdict(improved=False, stop=True)
 
 
 def literal_loss(losses, lr, P, f, lr_min):
@@ -57,12 +55,10 @@ def literal_accuracy(accuracies, lr, patience, flag, threshold, halving):
 
 def played(rule, epochs):
     """The same three things from a rule that is told ``(loss, accuracy)`` after each epoch."""
-    rates, stored, before = [], [], rule.lr
+    rates, stored = [], []
     for epoch, (loss, accuracy) in enumerate(epochs):
         verdict = rule.update(loss, accuracy)
         rates.append(rule.lr)
-        assert verdict.decayed == (rule.lr < before)
-        before = rule.lr
         if verdict.improved:
             stored.append(epoch)
         if verdict.stop:
@@ -121,9 +117,9 @@ def test_loss_rule_step_by_step():
         (4.0, WORSE, 0.8),  # a tie is no improvement
         (3.9, BETTER, 0.8),  # and the count begins again
         (4.5, WORSE, 0.8),
-        (4.5, DECAY, 0.4),  # not below min_lr
+        (4.5, WORSE, 0.4),  # not below min_lr
         (4.5, WORSE, 0.4),
-        (4.5, DECAY_AND_STOP, 0.2),
+        (4.5, STOP, 0.2),
     ]
     for loss, verdict, lr in script:
         assert (rule.update(loss, 0.0), rule.lr) == (verdict, lr)
@@ -133,7 +129,7 @@ def test_loss_rule_step_by_step():
 def test_books_at_the_threshold_are_not_below_it():
     rule = AccuracyRule(lr=0.8, patience=1, factor=2, threshold=0.4)
     verdicts = [rule.update(1.0, 50.0) for _ in range(6)]
-    assert verdicts == [BETTER, WORSE, DECAY, WORSE, DECAY, STOP]
+    assert verdicts == [BETTER, WORSE, WORSE, WORSE, WORSE, STOP]
 
 
 def test_accuracy_rule_step_by_step():
@@ -142,7 +138,7 @@ def test_accuracy_rule_step_by_step():
     script = [
         (50.0, BETTER, 0.8),
         (50.0, WORSE, 0.8),
-        (50.0, DECAY, 0.4),  # the second bad epoch of patience 1; books 0.267
+        (50.0, WORSE, 0.4),  # the second bad epoch of patience 1; books 0.267
         (51.0, BETTER, 0.4),
         (52.0, BETTER, 0.4),
         (52.0, STOP, 0.4),

@@ -17,13 +17,12 @@ from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from codecl.methods import Method
 from codecl.randomness import generator, seeded
-from codecl.training.joint import Together
 from codecl.training.schedule import AccuracyRule, Diverged, LossRule
-from codecl.training.stream import Batch, Part, Stream, batches, moved, sizes
+from codecl.training.stream import Batch, BatchLoader, JointPart, Part, Stream
 
 Tree = dict[str, Any]
 Observer = Callable[[Tree], None]
@@ -68,21 +67,6 @@ class Progress:
     accuracy: list[list[float | None]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "between_tasks": 0.0, "evaluate": 0.0})
     epochs: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Lazily:
-    """Batches of ``size`` that are read when somebody asks for them, if they do."""
-
-    read: Callable[[], Iterator[Batch]]
-    inputs: int
-    size: int
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self.read()
-
-    def __len__(self) -> int:
-        return len(sizes(self.inputs, self.size))
 
 
 class Trainer:
@@ -140,7 +124,7 @@ class Trainer:
     def _train(self, tasks: Sequence[int], state: Tree | None) -> None:
         """Train until the rule says stop. Tasks that are learned together go by the number of the last."""
         t, parts = tasks[-1], [self.stream.tasks[t].train for t in tasks]
-        part: Part = Together(parts) if len(parts) > 1 else parts[0]
+        part: Part = JointPart(parts) if len(parts) > 1 else parts[0]
         rule = self.plan.new_rule()
         optimizer = torch.optim.SGD(
             self.model.parameters(), lr=rule.lr, momentum=self.plan.momentum, weight_decay=self.plan.weight_decay
@@ -184,7 +168,7 @@ class Trainer:
         total = torch.zeros((), dtype=torch.float64)
         self.model.train()
         with seeded(self.plan.seed, "dropout", t, epoch):
-            loader = Lazily(lambda: self._batches(part, self.plan.batch_size, order), len(order), self.plan.batch_size)
+            loader = BatchLoader(part, self.plan.batch_size, self.plan.device, order)
             for batch in self.method.watch(loader, epoch, self.plan.epochs):
 
                 def closure(batch: Batch = batch) -> Tensor:
@@ -229,7 +213,7 @@ class Trainer:
         self.model.eval()
         loss, right = 0.0, 0
         with seeded(self.plan.seed, "evaluate"):
-            for x, y in self._batches(part, self.plan.evaluation_batch, None):
+            for x, y in BatchLoader(part, self.plan.evaluation_batch, self.plan.device):
                 logits = self.model(x)
                 loss += float(F.cross_entropy(logits, y, reduction="sum"))
                 right += int((logits.argmax(1) == y).sum())
@@ -253,12 +237,7 @@ class Trainer:
         order = torch.randperm(len(part), generator=generator(self.plan.seed, "sample", t, when))
         samples = self.method.samples_before if when == "before" else self.method.samples
         size = self.plan.batch_size if samples is None else samples
-        chosen = order[:samples]
-        return Lazily(lambda: self._batches(part, size, chosen), len(chosen), size)
-
-    def _batches(self, part: Part, size: int, order: Tensor | None) -> Iterator[Batch]:
-        for batch in batches(part, size, order):
-            yield moved(batch, self.plan.device)
+        return BatchLoader(part, size, self.plan.device, order[:samples])
 
     def _snapshot(self) -> Tree:
         """What training changes: the model and what the task learns beside it."""
@@ -288,7 +267,3 @@ class Trainer:
     def _tell(self, event: str, **fields: Any) -> None:
         for observer in self.observers:
             observer({"event": event, **fields})
-
-
-def count_parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())

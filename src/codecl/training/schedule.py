@@ -18,10 +18,9 @@ class Diverged(ArithmeticError):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What follows from an epoch: it is the best so far; the learning rate has just fallen; the task is over."""
+    """What follows from an epoch: whether it is the best so far, and whether the task is over."""
 
     improved: bool
-    decayed: bool
     stop: bool
 
 
@@ -60,10 +59,10 @@ class Rule:
         state, score = self._state, self._score(loss, accuracy)
         if state["best"] is None or score > state["best"]:
             state.update(best=score, bad=0)
-            return Verdict(improved=True, decayed=False, stop=False)
+            return Verdict(improved=True, stop=False)
         state["bad"] += 1
-        decayed = self._bad_epoch(state)
-        return Verdict(improved=False, decayed=decayed, stop=self.stopped)
+        self._bad_epoch(state)
+        return Verdict(improved=False, stop=self.stopped)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the rule stands, as JSON can hold it; its settings belong to the recipe."""
@@ -80,8 +79,8 @@ class Rule:
     def _score(self, loss: float, accuracy: float) -> float:
         raise NotImplementedError
 
-    def _bad_epoch(self, state: dict[str, Any]) -> bool:
-        """Decay or stop after ``state["bad"]`` bad epochs in a row; whether it decayed."""
+    def _bad_epoch(self, state: dict[str, Any]) -> None:
+        """Lower the learning rate or stop after ``state["bad"]`` bad epochs in a row."""
         raise NotImplementedError
 
 
@@ -98,12 +97,10 @@ class LossRule(Rule):
     def _score(self, loss: float, accuracy: float) -> float:
         return -loss
 
-    def _bad_epoch(self, state: dict[str, Any]) -> bool:
-        if state["bad"] < self.patience:
-            return False
-        state["lr"] /= self.factor
-        state.update(bad=0, stopped=state["lr"] < self.min_lr)
-        return True
+    def _bad_epoch(self, state: dict[str, Any]) -> None:
+        if state["bad"] >= self.patience:
+            state["lr"] /= self.factor
+            state.update(bad=0, stopped=state["lr"] < self.min_lr)
 
 
 class AccuracyRule(Rule):
@@ -122,11 +119,10 @@ class AccuracyRule(Rule):
     def _score(self, loss: float, accuracy: float) -> float:
         return accuracy
 
-    def _bad_epoch(self, state: dict[str, Any]) -> bool:
+    def _bad_epoch(self, state: dict[str, Any]) -> None:
         if state["bad"] <= self.patience:
             state["stopped"] = state["book"] < self.threshold
-            return False
-        state["lr"] /= self.decay
-        state["book"] /= self.factor
-        state["bad"] = 0
-        return True
+        else:
+            state["lr"] /= self.decay
+            state["book"] /= self.factor
+            state["bad"] = 0
