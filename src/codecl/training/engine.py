@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from codecl.method.learning import cross_entropy_with_second
 from codecl.methods import Method
 from codecl.randomness import generator, seeded
 from codecl.training.schedule import AccuracyRule, Diverged, LossRule
@@ -209,15 +210,22 @@ class Trainer:
 
     @torch.no_grad()
     def _measure(self, part: Part) -> tuple[float, int]:
-        """The sum of all losses, and how many inputs are classified right."""
+        """The sum of all losses, by the method's own ``forward`` and ``loss``, and the inputs classified right."""
         self.model.eval()
         loss, right = 0.0, 0
         with seeded(self.plan.seed, "evaluate"):
-            for x, y in BatchLoader(part, self.plan.evaluation_batch, self.plan.device):
-                logits = self.model(x)
-                loss += float(F.cross_entropy(logits, y, reduction="sum"))
-                right += int((logits.argmax(1) == y).sum())
+            for batch in BatchLoader(part, self.plan.evaluation_batch, self.plan.device):
+                output = self.method.forward(self.model, batch)
+                loss += self._summed_loss(output, batch)
+                logits = output if isinstance(output, Tensor) else output.logits
+                right += int((logits.argmax(1) == batch[1]).sum())
         return loss, right
+
+    def _summed_loss(self, output: Any, batch: Batch) -> float:
+        """The mean loss of a batch, times its inputs; cross entropies are summed directly, to the last bit."""
+        if self.method.loss is cross_entropy_with_second and isinstance(output, Tensor):
+            return float(F.cross_entropy(output, batch[1], reduction="sum"))
+        return float(self.method.loss(output, batch)) * len(batch[1])
 
     def _validate(self, tasks: Sequence[int]) -> tuple[float, float]:
         """What early stopping sees: the validation loss, with the method's penalty if it asks for that."""
