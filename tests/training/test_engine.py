@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 import random
 from dataclasses import replace
 from types import SimpleNamespace
@@ -89,6 +90,8 @@ def literal_epoch(model, part, plan, task, epoch, lr, momenta):
     with seeded(plan.seed, "dropout", task, epoch):
         for begin in range(0, len(order), plan.batch_size):
             chosen = order[begin : begin + plan.batch_size]
+            if plan.rule == "annealed":
+                lr = literal_annealing(plan, epoch, begin // plan.batch_size, -(-len(order) // plan.batch_size))
             for parameter in model.parameters():
                 parameter.grad = None
             F.cross_entropy(model(part.inputs[chosen]), part.labels[chosen]).backward()
@@ -96,12 +99,22 @@ def literal_epoch(model, part, plan, task, epoch, lr, momenta):
                 for parameter in model.parameters():
                     if parameter.grad is None:  # the head of another task
                         continue
-                    step = parameter.grad.add(parameter, alpha=plan.weight_decay)
+                    step = gradient = parameter.grad.add(parameter, alpha=plan.weight_decay)
                     if plan.momentum:
                         if parameter in momenta:
-                            step = momenta[parameter].mul(plan.momentum).add(step)
+                            step = momenta[parameter].mul(plan.momentum).add(gradient)
                         momenta[parameter] = step
+                    if plan.nesterov:
+                        step = gradient.add(step, alpha=plan.momentum)
                     parameter.add_(step, alpha=-lr)
+    return lr
+
+
+def literal_annealing(plan, epoch, batch, batches):
+    """The rate of a step: a line up to ``lr``, then half a cosine down to 0."""
+    k, steps = epoch * batches + batch, plan.epochs * batches
+    w = round(plan.warm_up * steps)
+    return plan.lr * ((k + 1) / w) if k < w else plan.lr / 2 * (1 + math.cos(math.pi * (k - w) / (steps - w)))
 
 
 def literal_training(stream, plan):
@@ -114,10 +127,13 @@ def literal_training(stream, plan):
         lr, book, best, bad, kept, momenta = plan.lr, plan.lr, None, 0, None, {}
         rates.append([])
         for epoch in range(plan.epochs):
-            rates[-1].append(lr)
-            literal_epoch(model, task.train, plan, t, epoch, lr, momenta)
+            rates[-1].append(literal_epoch(model, task.train, plan, t, epoch, lr, momenta))
             loss, accuracy = literal_evaluation(model, task.validation, plan)
             score = -loss if plan.rule == "loss" else accuracy
+            if plan.rule == "annealed":
+                if plan.keep == "last" or best is None or score >= best:
+                    best, kept = score, {name: value.clone() for name, value in model.state_dict().items()}
+                continue
             if best is None or score > best:
                 best, bad = score, 0
                 kept = {name: value.clone() for name, value in model.state_dict().items()}
@@ -149,6 +165,12 @@ PLANS = {
     "accuracy": replace(PLAN, rule="accuracy", factor=3.0, decay=1.5, min_lr=0.2),
     "momentum": replace(PLAN, lr=0.1, min_lr=0.01, momentum=0.9),
     "weight decay": replace(PLAN, weight_decay=0.05, epochs=3),
+    "annealed": replace(PLAN, rule="annealed", epochs=4),
+    "annealed, without warm-up": replace(PLAN, rule="annealed", epochs=2, warm_up=0.0),
+    "annealed, the best": replace(PLAN, rule="annealed", keep="best"),
+    "annealed, all of SGD": replace(
+        PLAN, rule="annealed", lr=0.1, epochs=3, momentum=0.9, nesterov=True, weight_decay=0.01
+    ),
     "all epochs": replace(PLAN, patience=50, epochs=4),
     "one batch": replace(PLAN, batch_size=1000, evaluation_batch=1000, epochs=2),
 }
@@ -172,6 +194,13 @@ def test_the_plans_above_stop_early_and_decay():
         rates = literal_training(small_stream(), PLANS[name])[2]
         assert any(len(of) < PLAN.epochs for of in rates), name
         assert any(len(set(of)) > 1 for of in rates), name
+
+
+def test_the_best_of_the_annealed_epochs_is_not_the_last():
+    best, last = (
+        literal_training(small_stream(), replace(PLANS["annealed, the best"], keep=k))[1] for k in ("best", "last")
+    )
+    assert differ(best, last)
 
 
 # The best epoch.
@@ -417,7 +446,7 @@ class Storage:
             raise Interrupted
 
 
-@pytest.mark.parametrize("rule", ["loss", "accuracy"])
+@pytest.mark.parametrize("rule", ["loss", "accuracy", "annealed"])
 def test_rule_and_momentum_go_on_where_they_were(rule):
     """Interrupted after every write of a run in which the learning rate falls and momentum builds up."""
     plan = replace(PLAN, rule=rule, momentum=0.9, lr=0.2, min_lr=0.05, decay=1.5, epochs=5)

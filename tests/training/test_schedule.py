@@ -1,5 +1,6 @@
-"""Early stopping: scripted epochs, a literal reading of methods.md as reference, and resuming."""
+"""Rules: scripted epochs, a literal reading of methods.md as reference, the formula of annealing, and resuming."""
 
+import doctest
 import json
 import math
 
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codecl.training.schedule import AccuracyRule, Diverged, LossRule, Verdict
+from codecl.training import schedule
+from codecl.training.schedule import AccuracyRule, AnnealedRule, Diverged, LossRule, Verdict
 
 BETTER = Verdict(improved=True, stop=False)
 WORSE = Verdict(improved=False, stop=False)
@@ -240,3 +242,64 @@ def test_settings_of_the_loss_rule_are_checked():
         LossRule(0.1, 1, 2, -1.0)
     with pytest.raises(ValueError, match="factor must be a finite number above 1"):
         LossRule(0.1, 1, 1, 0.01)
+
+
+# Annealing.
+
+
+@given(st.integers(1, 60), st.floats(0, 0.9), rates)
+def test_annealed_rates_are_those_of_the_formula(steps, warm_up, lr):
+    rule = AnnealedRule(lr, warm_up)
+    warm = round(warm_up * steps)
+    found = [rule.rate(k, steps) for k in range(steps)]
+    for k, rate in enumerate(found):
+        expected = lr * (k + 1) / warm if k < warm else lr * (1 + math.cos(math.pi * (k - warm) / (steps - warm))) / 2
+        assert rate == pytest.approx(expected, rel=1e-12)
+    assert all(0 < rate <= lr for rate in found)
+    assert max(found) == lr
+    top = found.index(lr)
+    assert found == sorted(found[:top]) + sorted(found[top:], reverse=True)  # up, then down
+
+
+def test_annealing_ends_nearly_at_zero():
+    assert AnnealedRule(1.0).rate(999, 1000) < 5e-6
+
+
+def test_the_example_in_the_docstring():
+    assert doctest.testmod(schedule) == (0, 1)
+
+
+def test_annealing_never_stops_and_the_rate_depends_on_the_step_alone():
+    rule = AnnealedRule(0.1)
+    before = rule.rate(7, 20)
+    for loss in (1.0, 2.0, 3.0, 4.0):
+        assert rule.update(loss, 1.0) == BETTER  # the last counts
+    assert rule.rate(7, 20) == before
+    assert not rule.stopped
+
+
+def test_the_best_of_annealed_epochs_is_the_later_of_equal_ones():
+    rule = AnnealedRule(0.1, keep="best")
+    assert [rule.update(1.0, accuracy).improved for accuracy in (50, 60, 55, 60, 59, 61)] == [1, 1, 0, 1, 0, 1]
+
+
+@given(sequences, st.sampled_from(["last", "best"]), st.integers(0, 60))
+def test_resuming_annealing_equals_no_interruption(epochs, keep, moment):
+    straight, resumed = AnnealedRule(0.1, keep=keep), AnnealedRule(0.1, keep=keep)
+    for epoch, scores in enumerate(epochs):
+        if epoch == moment:
+            state = json.loads(json.dumps(resumed.state_dict()))
+            resumed = AnnealedRule(0.1, keep=keep)
+            resumed.load_state_dict(state)
+        assert straight.update(*scores) == resumed.update(*scores)
+
+
+def test_divergence_under_annealing_is_an_error():
+    with pytest.raises(Diverged, match=r"nan.*learning rate 0.1.*Lower"):
+        AnnealedRule(0.1).update(math.nan, 50.0)
+
+
+@pytest.mark.parametrize("changed", [{"warm_up": 1.0}, {"warm_up": -0.1}, {"warm_up": math.nan}, {"lr": 0.0}])
+def test_settings_of_annealing_are_checked(changed):
+    with pytest.raises(ValueError, match=f"{next(iter(changed))} "):
+        AnnealedRule(**{"lr": 0.1} | changed)
