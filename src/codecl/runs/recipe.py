@@ -21,7 +21,7 @@ from codecl.benchmarks.registry import EMBEDDED, find_benchmark, find_method
 from codecl.errors import UsageError
 from codecl.methods import Method
 from codecl.text import unknown_name
-from codecl.training.engine import Plan
+from codecl.training.plan import Plan
 
 PRESETS = ("paper", "official")
 TABLES = ("training", "settings", "data")
