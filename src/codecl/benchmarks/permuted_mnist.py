@@ -37,7 +37,7 @@ def stream(root: Path, seed: int, *, list_seed: str = "run") -> Stream:
         validation = Tensors(data.train.x[:cut], data.train.y[:cut], prepare)
         train = Tensors(data.train.x[cut:], data.train.y[cut:], prepare)
         tasks.append(Task(f"permutation {number}", 10, train, validation, Tensors(data.test.x, data.test.y, prepare)))
-    return Stream("permuted-mnist", tasks, heads="single", data=data.status)
+    return Stream("permuted-mnist", tasks, data=data.status)
 
 
 def network(stream: Stream, **_: Any) -> nn.Module:

@@ -1,9 +1,8 @@
-"""The one loop in which every method learns a stream of tasks.
+"""The loop in which every method learns a stream of tasks.
 
-For each task: begin it, train epoch by epoch under an early-stopping rule, restore the best epoch, end it, and
-measure a row of the accuracy matrix. A joint method learns all tasks as if they were one. Every random number comes
-from a stream of its own, derived from the seed, the task and the epoch, so that a run that was stopped after any epoch
-goes on to the very same numbers.
+For each task: begin it, train epoch by epoch, restore the epoch that counts, end the task, and measure a row of the
+accuracy matrix. A joint method learns all tasks as if they were one. Random numbers are derived from the seed, the task
+and the epoch, so that a run that was stopped after any epoch goes on to the same numbers.
 """
 
 from __future__ import annotations
@@ -17,40 +16,17 @@ from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from codecl.method.gradients import cross_entropy_with_second
 from codecl.methods import Method
 from codecl.randomness import generator, seeded
-from codecl.training.joint import Together
-from codecl.training.schedule import AccuracyRule, Diverged, LossRule
-from codecl.training.stream import Batch, Part, Stream, batches, moved, sizes
+from codecl.training.plan import Plan
+from codecl.training.schedule import Diverged, Rule
+from codecl.training.stream import Batch, BatchLoader, JointPart, Part, Stream
 
 Tree = dict[str, Any]
 Observer = Callable[[Tree], None]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What belongs to training and not to the method."""
-
-    epochs: int = 200
-    batch_size: int = 64
-    lr: float = 0.01
-    rule: Literal["loss", "accuracy"] = "loss"
-    patience: int = 6
-    factor: float = 2.0
-    min_lr: float = 1e-5
-    decay: float = 2.0
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    evaluation_batch: int = 64
-    seed: int = 0
-    device: str = "cpu"
-
-    def new_rule(self) -> LossRule | AccuracyRule:
-        if self.rule == "loss":
-            return LossRule(self.lr, self.patience, self.factor, self.min_lr)
-        return AccuracyRule(self.lr, self.patience, self.factor, self.min_lr, decay=self.decay)
 
 
 class Store(Protocol):
@@ -70,23 +46,16 @@ class Progress:
     epochs: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Lazily:
-    """Batches of ``size`` that are read when somebody asks for them, if they do."""
-
-    read: Callable[[], Iterator[Batch]]
-    inputs: int
-    size: int
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self.read()
-
-    def __len__(self) -> int:
-        return len(sizes(self.inputs, self.size))
-
-
 class Trainer:
-    """Teaches ``method`` the tasks of ``stream`` by ``plan``; a ``store`` makes it resumable, ``observers`` watch."""
+    """Trains a method on the tasks of a stream.
+
+    Args:
+        method: The method, attached to its model. The model is on ``plan.device`` already.
+        stream: The tasks, in their order.
+        plan: Epochs, batches, learning rate, seed.
+        store: Where states are kept so that ``run`` can be interrupted and go on; None keeps none.
+        observers: Called with every event, a dict: ``epoch``, ``task``, ``resume`` and ``notice``.
+    """
 
     def __init__(
         self,
@@ -102,7 +71,7 @@ class Trainer:
         method.decode = stream.decode
 
     def run(self) -> Progress:
-        """Learn all tasks, from where the store says the run stopped."""
+        """Learn all tasks, or those that are left if the store has a state of an earlier run."""
         every = range(len(self.stream))
         task, state = self._resume()
         if self.method.joint:
@@ -130,6 +99,7 @@ class Trainer:
         return task["task"], epoch or {}
 
     def _begin(self, tasks: Sequence[int]) -> None:
+        """Begin the tasks that are learned together, mostly one, and save the state."""
         for t in tasks:
             with self._timed("between_tasks"), seeded(self.plan.seed, "init", t):
                 self.method.begin_task(t, self._sample(t, "before"))
@@ -140,51 +110,49 @@ class Trainer:
     def _train(self, tasks: Sequence[int], state: Tree | None) -> None:
         """Train until the rule says stop. Tasks that are learned together go by the number of the last."""
         t, parts = tasks[-1], [self.stream.tasks[t].train for t in tasks]
-        part: Part = Together(parts) if len(parts) > 1 else parts[0]
-        rule = self.plan.new_rule()
-        optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=rule.lr, momentum=self.plan.momentum, weight_decay=self.plan.weight_decay
-        )
+        part: Part = JointPart(parts) if len(parts) > 1 else parts[0]
+        rule, optimizer = self.plan.new_rule(), self.plan.new_optimizer(self.model.parameters())
         self.method.guard(optimizer)
-        best, epoch, stop = self._snapshot(), 0, False
-        if state:
-            self.model.load_state_dict(state["model"])
-            self.method.load_state_dict(state["method"])
-            optimizer.load_state_dict(state["optimizer"])
-            rule.load_state_dict(state["rule"])
-            best, epoch, stop = state["best"], state["epoch"], state["stop"]
+        best, epoch, stop = self._load_epoch(state, optimizer, rule) if state else (self._snapshot(), 0, False)
         while epoch < self.plan.epochs and not stop:
             begin = time.perf_counter()
             with self._timed("train"):
-                loss = self._epoch(t, part, epoch, optimizer)
+                loss = self._epoch(t, part, epoch, optimizer, rule)
             with self._timed("evaluate"):
-                validation = self._validate(tasks)
-            lr = rule.lr
-            verdict = rule.update(*validation)
-            for group in optimizer.param_groups:
-                group["lr"] = rule.lr
+                validation_loss, accuracy = self._validate(tasks)
+            verdict = rule.update(validation_loss, accuracy)
             best = self._snapshot() if verdict.improved else best
             epoch, stop = epoch + 1, verdict.stop
             self._tell(
-                "epoch", task=t, epoch=epoch, of=self.plan.epochs, loss=loss, validation_loss=validation[0],
-                validation_accuracy=validation[1], lr=lr, seconds=time.perf_counter() - begin, **self._together,
+                "epoch", task=t, epoch=epoch, of=self.plan.epochs, loss=loss, validation_loss=validation_loss,
+                validation_accuracy=accuracy, lr=optimizer.param_groups[0]["lr"],
+                seconds=time.perf_counter() - begin, **self._together,
             )  # fmt: skip
             if self.store is not None:
                 tree = {"epoch": epoch, "stop": stop, "best": best, "rule": rule.state_dict()} | self._snapshot()
                 tree |= {"optimizer": optimizer.state_dict(), "method": self.method.state_dict(within_task=True)}
                 self.store.save_epoch(t, epoch, tree | self._progress_state())
-        self.model.load_state_dict(best["model"])
-        self.method.load_state_dict(best["method"])
+        self._restore(best)
         self.progress.epochs.append(epoch)
 
-    def _epoch(self, t: int, part: Part, epoch: int, optimizer: torch.optim.Optimizer) -> float:
+    def _load_epoch(self, state: Tree, optimizer: torch.optim.Optimizer, rule: Rule) -> tuple[Tree, int, bool]:
+        """Go back to an epoch that was saved: the best so far, the epochs done, and whether the task is over."""
+        self._restore(state)
+        optimizer.load_state_dict(state["optimizer"])
+        rule.load_state_dict(state["rule"])
+        return state["best"], state["epoch"], state["stop"]
+
+    def _epoch(self, t: int, part: Part, epoch: int, optimizer: torch.optim.Optimizer, rule: Rule) -> float:
         """One pass over the training part; the mean loss."""
         order = torch.randperm(len(part), generator=generator(self.plan.seed, "order", t, epoch))
         total = torch.zeros((), dtype=torch.float64)
         self.model.train()
         with seeded(self.plan.seed, "dropout", t, epoch):
-            loader = Lazily(lambda: self._batches(part, self.plan.batch_size, order), len(order), self.plan.batch_size)
-            for batch in self.method.watch(loader, epoch, self.plan.epochs):
+            loader = BatchLoader(part, self.plan.batch_size, self.plan.device, order)
+            for i, batch in enumerate(self.method.watch(loader, epoch, self.plan.epochs)):
+                rate = rule.rate(epoch * len(loader) + i, self.plan.epochs * len(loader))
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
 
                 def closure(batch: Batch = batch) -> Tensor:
                     optimizer.zero_grad()
@@ -204,6 +172,7 @@ class Trainer:
         return mean
 
     def _end(self, tasks: Sequence[int]) -> None:
+        """End the task and test all tasks so far."""
         t = tasks[-1]
         with self._timed("between_tasks"):
             self.method.end_task(self._sample(t, "after"))
@@ -218,24 +187,34 @@ class Trainer:
         self._tell("task", task=t, name=name, accuracy=row, **remembered, **self._together)
 
     def evaluate(self, part: Part) -> tuple[float, float]:
-        """Mean loss and accuracy in %, in batches of a fixed size and order: without running statistics they matter."""
+        """Mean loss and accuracy in %.
+
+        Batches have a fixed size and order, because both matter to norms that keep no running statistics.
+        """
         loss, right = self._measure(part)
         return loss / len(part), 100 * right / len(part)
 
     @torch.no_grad()
     def _measure(self, part: Part) -> tuple[float, int]:
-        """The sum of all losses, and how many inputs are classified right."""
+        """The sum of all losses, by the method's own ``forward`` and ``loss``, and the inputs classified right."""
         self.model.eval()
         loss, right = 0.0, 0
         with seeded(self.plan.seed, "evaluate"):
-            for x, y in self._batches(part, self.plan.evaluation_batch, None):
-                logits = self.model(x)
-                loss += float(F.cross_entropy(logits, y, reduction="sum"))
-                right += int((logits.argmax(1) == y).sum())
+            for batch in BatchLoader(part, self.plan.evaluation_batch, self.plan.device):
+                output = self.method.forward(self.model, batch)
+                loss += self._summed_loss(output, batch)
+                logits = output if isinstance(output, Tensor) else output.logits
+                right += int((logits.argmax(1) == batch[1]).sum())
         return loss, right
 
+    def _summed_loss(self, output: Any, batch: Batch) -> float:
+        """The mean loss of a batch, times its inputs; cross entropies are summed directly, to the last bit."""
+        if self.method.loss is cross_entropy_with_second and isinstance(output, Tensor):
+            return float(F.cross_entropy(output, batch[1], reduction="sum"))
+        return float(self.method.loss(output, batch)) * len(batch[1])
+
     def _validate(self, tasks: Sequence[int]) -> tuple[float, float]:
-        """What early stopping sees: the validation loss, with the method's penalty if it asks for that."""
+        """What the rule sees: validation loss, with the method's penalty if it asks for that, and accuracy in %."""
         total, right, count = 0.0, 0, 0
         for t in tasks:
             part = self.stream.tasks[t].validation
@@ -247,17 +226,12 @@ class Trainer:
         return total / count + (0.0 if penalty is None else float(penalty)), 100 * right / count
 
     def _sample(self, t: int, when: Literal["before", "after"]) -> Iterable[Batch]:
-        """The training inputs that a method may look at around a task: one batch of as many as it asks for."""
+        """The training inputs that a method sees around a task: one batch of as many as it asks for, or all of them."""
         part = self.stream.tasks[t].train
         order = torch.randperm(len(part), generator=generator(self.plan.seed, "sample", t, when))
         samples = self.method.samples_before if when == "before" else self.method.samples
         size = self.plan.batch_size if samples is None else samples
-        chosen = order[:samples]
-        return Lazily(lambda: self._batches(part, size, chosen), len(chosen), size)
-
-    def _batches(self, part: Part, size: int, order: Tensor | None) -> Iterator[Batch]:
-        for batch in batches(part, size, order):
-            yield moved(batch, self.plan.device)
+        return BatchLoader(part, size, self.plan.device, order[:samples])
 
     def _snapshot(self) -> Tree:
         """What training changes: the model and what the task learns beside it."""
@@ -266,9 +240,14 @@ class Trainer:
             "method": self.method.state_dict(within_task=True, replay=False),
         }
 
+    def _restore(self, snapshot: Tree) -> None:
+        """The inverse of ``_snapshot``."""
+        self.model.load_state_dict(snapshot["model"])
+        self.method.load_state_dict(snapshot["method"])
+
     @property
     def _together(self) -> Tree:
-        """What an event of a joint method says beside: how many tasks are learned at once."""
+        """What events of a joint method add: the number of tasks that are learned at once."""
         return {"together": len(self.stream)} if self.method.joint else {}
 
     def _progress_state(self) -> Tree:
@@ -287,7 +266,3 @@ class Trainer:
     def _tell(self, event: str, **fields: Any) -> None:
         for observer in self.observers:
             observer({"event": event, **fields})
-
-
-def count_parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())

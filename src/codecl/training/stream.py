@@ -1,14 +1,14 @@
 """Streams of tasks: what is learned, independent of any method.
 
-A part of a task (train, validation, test) is anything with a length that gives batches by index: tensors held in
-memory, or any map-style dataset.
+A part of a task (train, validation, test) has a length and gives batches by index: tensors in memory, or any map-style
+dataset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,12 +19,12 @@ Batch = tuple[Tensor, ...]
 
 
 class Prepared(Batch):
-    """A batch that still has its inputs as they are stored, ``raw``: uint8 images, say, a quarter of the size."""
+    """A batch that also has its inputs as they are stored, ``raw``: uint8 images, say, a quarter of the size."""
 
     raw: Tensor
 
     @classmethod
-    def of(cls, batch: Batch, raw: Tensor) -> Prepared:
+    def with_raw(cls, batch: Batch, raw: Tensor) -> Prepared:
         made = cls(batch)
         made.raw = raw
         return made
@@ -59,7 +59,7 @@ class Tensors:
         if self.prepare is None:
             return x, y
         raw = x.clone()  # prepare may work in place
-        return Prepared.of((self.prepare(x), y), raw)
+        return Prepared.with_raw((self.prepare(x), y), raw)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,11 @@ class FromDataset:
 
 
 def as_part(data: Any) -> Part:
-    """A part from a ``Part``, a pair of tensors, or a map-style dataset."""
+    """A part from a ``Part``, a pair of tensors, a map-style dataset, or a DataLoader over one.
+
+    >>> len(as_part((torch.zeros(5, 2), torch.zeros(5))))
+    5
+    """
     if isinstance(data, (Tensors, FromDataset)):
         return data
     if isinstance(data, (tuple, list)) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
@@ -97,6 +101,30 @@ def as_part(data: Any) -> Part:
 
 
 @dataclass(frozen=True, eq=False)
+class JointPart:
+    """The same part of several tasks as one, for methods that learn all tasks at once.
+
+    Batches are ``(x, y, tasks)``; ``tasks`` has the position of the task of each input.
+    """
+
+    parts: Sequence[Part]
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    def take(self, indices: Tensor) -> Batch:
+        ends = torch.tensor([len(part) for part in self.parts]).cumsum(0)
+        tasks = torch.bucketize(indices, ends, right=True)
+        taken, rows = [], []
+        for t in sorted(set(tasks.tolist())):
+            rows.append(torch.nonzero(tasks == t).flatten())
+            taken.append(self.parts[t].take(indices[rows[-1]] - ends[t] + len(self.parts[t])))
+        back = torch.cat(rows).argsort()
+        x, y = (torch.cat(values)[back] for values in zip(*taken, strict=True))
+        return x, y, tasks
+
+
+@dataclass(frozen=True, eq=False)
 class Task:
     """What is learned at one time."""
 
@@ -109,11 +137,10 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Tasks in their order. ``data`` says whether they hold the published data: official, whole or a subset."""
+    """Tasks in their order. ``data`` says which data they hold: ``official``, ``whole`` or a ``subset``."""
 
     name: str
     tasks: Sequence[Task]
-    heads: Literal["multi", "single"] = "multi"
     data: str = "official"
 
     def __len__(self) -> int:
@@ -125,25 +152,21 @@ class Stream:
             return self
         if not 1 <= tasks <= len(self.tasks):
             raise ValueError(f"{self.name} has {len(self.tasks)} tasks; got tasks = {tasks}.")
-        return Stream(self.name, self.tasks[:tasks], self.heads, self.data)
+        return Stream(self.name, self.tasks[:tasks], self.data)
 
     def decode(self, task: int, raw: Tensor) -> Tensor:
-        """Inputs of a task's batches from what its training part stores, and its batches have as ``raw``."""
+        """The inputs of a task from what its training part stores, which its batches have as ``raw``."""
         part = self.tasks[task].train
         return part.prepare(raw) if isinstance(part, Tensors) and part.prepare is not None else raw
 
 
-def batches(part: Part, size: int, order: Tensor | None = None) -> Iterator[Batch]:
-    """Batches of ``size`` in the given order, the last one smaller; see ``sizes``."""
-    order = torch.arange(len(part)) if order is None else order
-    for some in order.split(sizes(len(order), size)):  # type: ignore[no-untyped-call]
-        yield part.take(some)
-
-
 def sizes(inputs: int, size: int) -> list[int]:
-    """How ``inputs`` are cut into batches of ``size``.
+    """How ``inputs`` are cut into batches of ``size``, the last one smaller.
 
-    A single one that would be left over joins the batch before: norms with batch statistics cannot do with one.
+    A single input that would be left over joins the batch before: norms with batch statistics need two.
+
+    >>> sizes(10, 4), sizes(9, 4)
+    ([4, 4, 2], [4, 5])
     """
     whole, rest = divmod(inputs, size)
     if rest == 1 and whole and size > 1:
@@ -151,7 +174,28 @@ def sizes(inputs: int, size: int) -> list[int]:
     return [size] * whole + [rest] * bool(rest)
 
 
-def moved(batch: Batch, device: str) -> Batch:
-    """``batch`` on another device; what it has as ``raw`` stays."""
-    there = tuple(value.to(device) for value in batch)
-    return Prepared.of(there, batch.raw) if isinstance(batch, Prepared) else there
+@dataclass(frozen=True, eq=False)
+class BatchLoader:
+    """Batches of a part on a device, read from the part only as they are asked for.
+
+    ``order`` says which inputs, in which order; ``inputs`` is their number.
+    """
+
+    part: Part
+    size: int
+    device: str = "cpu"
+    order: Tensor | None = None
+
+    @property
+    def inputs(self) -> int:
+        return len(self.part) if self.order is None else len(self.order)
+
+    def __len__(self) -> int:
+        return len(sizes(self.inputs, self.size))
+
+    def __iter__(self) -> Iterator[Batch]:
+        order = torch.arange(len(self.part)) if self.order is None else self.order
+        for chosen in order.split(sizes(len(order), self.size)):  # type: ignore[no-untyped-call]
+            batch = self.part.take(chosen)
+            moved = tuple(value.to(self.device) for value in batch)
+            yield Prepared.with_raw(moved, batch.raw) if isinstance(batch, Prepared) else moved
