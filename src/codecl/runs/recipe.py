@@ -20,6 +20,7 @@ from typing import Any
 from codecl.benchmarks.registry import EMBEDDED, find_benchmark, find_method
 from codecl.errors import UsageError
 from codecl.methods import Method
+from codecl.runs.untrusted import MEGABYTE, parse_toml, read_text
 from codecl.text import unknown_name
 from codecl.training.engine import Plan
 
@@ -37,6 +38,7 @@ KINDS = {
 }
 TYPES = {"text": str, "true or false": bool, "a whole number": int, "a table": dict}
 MOST_THREADS = 1024
+RECIPE_LIMIT = MEGABYTE
 
 
 @dataclass(frozen=True)
@@ -118,12 +120,19 @@ def make_recipe(asked: Mapping[str, Any], changes: Mapping[str, Any], epochs: in
 def read_recipe(path: Path) -> dict[str, Any]:
     """The fields that a TOML file gives; it need not give all."""
     try:
-        fields: dict[str, Any] = _nones(tomllib.loads(path.read_text(encoding="utf-8")))
-        return fields
+        return parse_recipe(read_text(path, RECIPE_LIMIT))
     except FileNotFoundError:
         raise UsageError(f"there is no recipe file {path}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except OSError as error:
         raise UsageError(f"{path} is not a recipe: {error}.") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not a recipe: {error}") from None
+
+
+def parse_recipe(text: str) -> dict[str, Any]:
+    """The fields that a recipe gives; ``ValueError`` if it is not TOML."""
+    fields: dict[str, Any] = _nones(parse_toml(text))
+    return fields
 
 
 def parse_change(text: str) -> tuple[str, Any]:
@@ -132,9 +141,11 @@ def parse_change(text: str) -> tuple[str, Any]:
     if not equals or not name.strip():
         raise UsageError(f"--set takes name=value; got {text!r}.")
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
+        parsed = parse_toml(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
+    except ValueError as error:
+        raise UsageError(f"--set {name.strip()}: {error}") from None
     return name.strip(), _nones(parsed)
 
 
