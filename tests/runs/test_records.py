@@ -6,8 +6,8 @@ import os
 import pytest
 
 from codecl.runs.events import EpochEvent, NoticeEvent, ResumeEvent, TaskEvent, make_event, parse_log
-from codecl.runs.records import LOG, RECIPE, RESULT, Result, read_run
 from codecl.runs.recipe import make_recipe
+from codecl.runs.records import LOG, RECIPE, RESULT, Result, read_run
 from codecl.runs.untrusted import MEGABYTE, parse_json, parse_toml, read_text
 
 A = [[80.0, None], [70.0, 90.0]]
