@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from codecl.errors import UsageError
-from codecl.files import write_whole
+from codecl.files import write_atomically
 from codecl.report import figures as pictures
 from codecl.report import run_figures
 from codecl.report.drawing import Drawn, check_there, slug, styled
@@ -228,7 +228,7 @@ def _write_all(out: Path, contents: Mapping[str, bytes]) -> None:
     for name, data in contents.items():
         try:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
-            write_whole(out / name, data)
+            write_atomically(out / name, data)
         except OSError as error:
             if error.errno in FULL:
                 raise

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from codecl.errors import UsageError
-from codecl.files import write_whole
+from codecl.files import write_atomically
 from codecl.runs.recipe import Recipe, make_recipe, read_recipe
 from codecl.training import checkpoint
 
@@ -41,7 +41,7 @@ class RunDirectory:
         self.check(recipe)
         self._make()
         if not self.recipe_file.exists():
-            write_whole(self.recipe_file, recipe.to_toml())
+            write_atomically(self.recipe_file, recipe.to_toml())
 
     def check(self, recipe: Recipe) -> None:
         """Refuse what belongs to another recipe, or to no run at all; nothing is touched."""
@@ -76,7 +76,7 @@ class RunDirectory:
     def finish(self, result: Tree, final: Tree) -> None:
         """Keep the result and the final state; the checkpoints have served."""
         checkpoint.save(self.path / "final.ckpt", final)
-        write_whole(self.path / "result.json", json.dumps(result, indent=1) + "\n")
+        write_atomically(self.path / "result.json", json.dumps(result, indent=1) + "\n")
         for file in self.path.glob("*.ckpt"):
             if file.name != "final.ckpt":
                 file.unlink()
@@ -148,7 +148,7 @@ class RunDirectory:
         log = self.path / "log.jsonl"
         if log.exists():
             lines = log.read_bytes().splitlines(keepends=True)
-            write_whole(log, b"".join(lines[:events]).decode())
+            write_atomically(log, b"".join(lines[:events]).decode())
 
     def _task_file(self, task: int) -> Path:
         return self.path / f"task-{task:03d}.ckpt"
