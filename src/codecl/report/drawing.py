@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from codecl.benchmarks.registry import METHODS
 from codecl.errors import UsageError
+from codecl.methods import METHODS
 from codecl.report.experiments import Experiment
 
 WIDTH = 3.3

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from codecl.benchmarks.registry import BENCHMARKS, METHODS, title
+from codecl.benchmarks.registry import BENCHMARKS
+from codecl.methods import METHODS
 from codecl.report.records import Run
+from codecl.runs.plugins import title
 from codecl.runs.recipe import PRESETS, Recipe, make_recipe
-from codecl.runs.sweep import shown
+from codecl.text import shown
 
 Tree = dict[str, Any]
 T = TypeVar("T")

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from codecl.benchmarks.registry import title
 from codecl.report.drawing import (
     COLOURS,
     LINE,
@@ -27,8 +26,8 @@ from codecl.report.drawing import (
 from codecl.report.experiments import Ablation, Condition, Experiment, sortable
 from codecl.report.records import Run
 from codecl.report.tables import acc, bwt, stored
-from codecl.runs.progress import duration, size
-from codecl.runs.sweep import shown
+from codecl.runs.plugins import title
+from codecl.text import duration, shown, size
 from codecl.training import metrics
 
 PANEL, WHOLE = 66.0, 172.0

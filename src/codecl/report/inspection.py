@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from codecl.benchmarks.registry import find_benchmark, find_method, title
 from codecl.errors import UsageError
 from codecl.report.records import (
     LOG,
@@ -17,10 +16,11 @@ from codecl.report.records import (
     read_log,
     read_record,
 )
-from codecl.runs.progress import size, table
+from codecl.runs.plugins import find_benchmark, find_method, title
 from codecl.runs.recipe import Recipe, make_recipe
 from codecl.runs.run import make_trainer
 from codecl.runs.rundir import RunDirectory
+from codecl.text import size, table
 from codecl.training.checkpoint import BrokenCheckpoint, load
 
 Tree = dict[str, Any]

@@ -10,11 +10,11 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from codecl.benchmarks.registry import title
 from codecl.report.drawing import INK, PAPER, Drawn
 from codecl.report.records import Run
 from codecl.report.table import BEST, SECOND, Cell, Column, Table
-from codecl.runs.progress import duration, size
+from codecl.runs.plugins import title
+from codecl.text import duration, size
 
 RANKS = {BEST: "best", SECOND: "second"}
 

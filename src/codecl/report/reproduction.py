@@ -13,13 +13,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from codecl.benchmarks.registry import BENCHMARKS, title
+from codecl.benchmarks.registry import BENCHMARKS
 from codecl.report.experiments import Experiment, experiments_of, is_whole, place_of
 from codecl.report.published import PAPER_ACC, PAPER_BWT, printed, published
 from codecl.report.records import Run
 from codecl.report.render import markdown_lines
 from codecl.report.table import Cell, Column
 from codecl.report.tables import acc, bwt
+from codecl.runs.plugins import title
 
 IN_BUDGET = "training.lr"
 COLUMNS = (

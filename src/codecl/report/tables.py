@@ -9,8 +9,7 @@ from codecl.report.experiments import Ablation, Experiment, conditions_of
 from codecl.report.footprint import FOOTPRINTS
 from codecl.report.published import PAPER_ACC, PAPER_BWT, PAPER_FWT, printed
 from codecl.report.table import DEVIATION, Cell, Column, Row, Section, Table, make_table
-from codecl.runs.progress import duration, size
-from codecl.runs.sweep import shown
+from codecl.text import duration, shown, size
 from codecl.training import metrics
 
 OVERLAPPING = ("ol-cifar100",)
