@@ -18,7 +18,9 @@ class AlreadyLocked(RuntimeError):
     """Another process holds the lock."""
 
 
-def write_atomically(path: str | os.PathLike[str], content: bytes | str | Callable[[BinaryIO], object]) -> None:
+def write_atomically(
+    path: str | os.PathLike[str], content: bytes | memoryview | str | Callable[[BinaryIO], object]
+) -> None:
     """Write a whole file: whenever this fails or is killed, ``path`` is the old file or the new one.
 
     One process at a time may write to a path. Links are replaced, never written through.

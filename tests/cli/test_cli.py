@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import codecl as package
-from codecl.benchmarks.registry import BENCHMARKS, METHODS
+from codecl.benchmarks.registry import BENCHMARKS
 from codecl.cli import main as cli
 from codecl.cli import run
+from codecl.methods import METHODS
 from tests.runs.running import SMALL, codecl, epochs_of, log_of, result_of
 
 FILES = {

@@ -9,8 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from codecl import GPM, TRGP, CodeCL, Conceptor, Method, Projection
-from codecl.benchmarks.registry import METHODS
 from codecl.method.memory_summary import capacity, nonzero_columns, spectrum
+from codecl.methods import METHODS
 from codecl.methods.api import API
 from codecl.networks import MultiHead
 from codecl.training.check import Network, small_stream

@@ -134,7 +134,7 @@ def become(request):
 
 
 def arrange_death(what, times):
-    """SIGKILL to this process at the ``times``-th file synced or renamed, or piece of a checkpoint written."""
+    """SIGKILL to this process at the ``times``-th file synced or renamed, or half of a checkpoint written."""
     from codecl.training import checkpoint
 
     left = [times]
@@ -153,15 +153,19 @@ def arrange_death(what, times):
 
         setattr(os, what, counted)
     else:
-        pieces = checkpoint._pieces
+        whole = checkpoint.write_atomically
 
-        def some(*arguments):
-            for number, piece in enumerate(pieces(*arguments)):
-                if number == 3:  # in the middle of a file
+        def in_two_parts(path, content):
+            def write(file):
+                with memoryview(content) as data:
+                    file.write(data[: len(data) // 2])
+                    file.flush()
                     come()
-                yield piece
+                    file.write(data[len(data) // 2 :])
 
-        checkpoint._pieces = some
+            whole(path, write)
+
+        checkpoint.write_atomically = in_two_parts
 
 
 if __name__ == "__main__":

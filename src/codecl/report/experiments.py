@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
-from codecl.benchmarks.registry import BENCHMARKS, METHODS, title
+from codecl.benchmarks.registry import BENCHMARKS
+from codecl.methods import METHODS
 from codecl.report.names import slug
 from codecl.report.records import Run
 from codecl.runs.fields import is_number
+from codecl.runs.plugins import title
 from codecl.runs.recipe import PRESETS, Recipe, make_recipe
 from codecl.runs.records import Result
 from codecl.text import shown

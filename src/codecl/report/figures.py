@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from codecl.benchmarks.registry import METHODS, title
+from codecl.methods import METHODS
 from codecl.report.drawing import (
     COLOURS,
     LINE,
@@ -22,6 +22,7 @@ from codecl.report.drawing import (
 from codecl.report.experiments import Ablation, Experiment, by_condition, sort_key
 from codecl.report.measures import acc, bwt, memory, time
 from codecl.report.names import slug, unique
+from codecl.runs.plugins import title
 from codecl.text import duration, shown, size
 from codecl.training import metrics
 

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from codecl.benchmarks.registry import find_benchmark, find_method, title
 from codecl.errors import UsageError
 from codecl.runs.events import EpochEvent, Event, TaskEvent
+from codecl.runs.plugins import find_benchmark, find_method, title
 from codecl.runs.recipe import Recipe, make_recipe
 from codecl.runs.records import LOG, RESULT, read_run
 from codecl.runs.rundir import RunDirectory

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from html import escape
 from importlib import resources
 
-from codecl.benchmarks.registry import title
 from codecl.report.drawing import INK, PAPER, Drawing
 from codecl.report.records import Run
 from codecl.report.table import Table
+from codecl.runs.plugins import title
 from codecl.text import duration, size
 
 

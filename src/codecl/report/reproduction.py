@@ -12,12 +12,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from codecl.benchmarks.registry import BENCHMARKS, title
+from codecl.benchmarks.registry import BENCHMARKS
 from codecl.report.experiments import Experiment, find_experiments, position, published_recipe, short_key
 from codecl.report.measures import ACC, BWT, PAPER_ACC, PAPER_BWT
 from codecl.report.published import reported
 from codecl.report.records import Run, find_runs
 from codecl.report.render import markdown_lines
+from codecl.runs.plugins import title
 
 NUMBERS = {"ACC": ACC, "BWT": BWT, "paper ACC": PAPER_ACC, "paper BWT": PAPER_BWT}
 IN_BUDGET = "training.lr"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -137,6 +138,23 @@ class NoticeEvent(Event):
         check_text("text", self.text)
 
 
+class EpochCount:
+    """How many epochs every task took so far, by its number; an epoch that is run again counts once."""
+
+    def __init__(self) -> None:
+        self.by_task: dict[int, int] = {}
+
+    def see(self, event: Event) -> None:
+        if isinstance(event, EpochEvent):
+            self.by_task[event.task] = event.epoch
+        elif isinstance(event, ResumeEvent):
+            self.by_task = {**dict(enumerate(event.epochs)), event.task: event.epoch}
+
+    def up_to(self, task: int) -> int:
+        """The epochs of ``task`` and those before it."""
+        return sum(epochs for t, epochs in self.by_task.items() if t <= task)
+
+
 EVENTS: dict[str, type[Event]] = {event.kind: event for event in (EpochEvent, TaskEvent, ResumeEvent, NoticeEvent)}
 
 
@@ -148,6 +166,20 @@ def make_event(fields: object) -> Event:
         raise ValueError(f"event must be one of {', '.join(EVENTS)}; got {kind!r:.80}.")
     event = EVENTS[kind]
     return event(**{f.name: fields.get(event.key(f.name)) for f in dataclasses.fields(event)})
+
+
+def from_engine(fields: dict[str, Any]) -> Event:
+    """An event of the engine. What a method describes of a layer may not be finite, which JSON cannot say."""
+    return make_event(fields | {"layers": _finite(fields["layers"])} if "layers" in fields else fields)
+
+
+def _finite(value: Any) -> Any:
+    """``value`` without numbers that are not finite: None in their place, and nothing in a list."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [item for item in map(_finite, value) if item is not None]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def parse_log(data: bytes) -> tuple[list[Event], str]:

@@ -17,9 +17,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from codecl.benchmarks.registry import EMBEDDED, find_benchmark, find_method
+from codecl.benchmarks.registry import EMBEDDED
 from codecl.errors import UsageError
 from codecl.methods import Method
+from codecl.runs.plugins import find_benchmark, find_method
 from codecl.runs.untrusted import MEGABYTE, parse_toml, read_text
 from codecl.text import unknown_name
 from codecl.training.engine import Plan
@@ -220,6 +221,8 @@ def _check_top(given: Mapping[str, Any]) -> None:
     for name, most in {"threads": MOST_THREADS, "tasks": None}.items():
         if name in given and not 1 <= given[name] <= (most or given[name]):
             raise UsageError(f"{name} must be 1 or more{f', at most {most}' if most else ''}; got {given[name]}.")
+    if not -(2**63) <= given.get("seed", 0) < 2**63:
+        raise UsageError(f"seed must be a whole number of 64 bits; got {given['seed']!r:.80}.")
 
 
 def _check_training(training: Mapping[str, Any]) -> None:

@@ -21,8 +21,9 @@ from codecl.training import metrics
 
 RECIPE, LOG, RESULT = "recipe.toml", "log.jsonl", "result.json"
 RESULT_LIMIT, LOG_LIMIT = 64 * MEGABYTE, 1024 * MEGABYTE
+SECONDS = ("train", "between_tasks", "evaluate")
 AMOUNTS = {
-    "seconds": ("train", "between_tasks", "evaluate"),
+    "seconds": SECONDS,
     "bytes": ("memory", "per_task"),
     "training": ("epochs", "lr"),
 }

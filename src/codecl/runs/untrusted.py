@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import stat
 import tomllib
 from pathlib import Path
 from typing import Any
+
+from codecl.files import open_regular
 
 MEGABYTE = 2**20
 MAX_DEPTH = 64
@@ -21,12 +21,8 @@ MAX_DEPTH = 64
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """The content of the regular file ``path``; ``OSError`` if it cannot be opened, ``ValueError`` above ``limit``."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ValueError("it is not a regular file.")
-    with open(descriptor, "rb") as file:
+    """The content of the regular file ``path``; ``OSError`` if it cannot be read, ``ValueError`` above ``limit``."""
+    with open_regular(path) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise ValueError(f"it is larger than {limit // MEGABYTE} MB.")
