@@ -11,9 +11,8 @@ from codecl.benchmarks.registry import BENCHMARKS
 from codecl.errors import UsageError
 from codecl.report.comparison import compare_methods
 from codecl.runs.recipe import make_recipe
-from codecl.runs.records import Result
 from codecl.runs.run import refuse_impossible
-from tests.runs.running import codecl, contents, log_of, result_of
+from tests.runs.running import codecl, contents, log_of, make_result, result_of
 
 PLUGIN = """
 from codecl import Method
@@ -45,22 +44,13 @@ def plugin(tmp_path, monkeypatch):
     return place
 
 
-def result(method, seed, accuracy, memory=0, seconds=1.0):
-    return Result(
-        method=method, benchmark="b", preset="paper", quick=False, seed=seed, data="official", switches={}, tasks=2,
-        accuracy=accuracy, epochs=[1, 1], seconds={"train": seconds, "between_tasks": 1.0, "evaluate": 0.5},
-        bytes={"memory": memory, "per_task": 0}, threads=1, device="cpu", training={"epochs": 1, "lr": 0.1},
-        settings={}, versions={},
-    )  # fmt: skip
-
-
 def test_the_table_has_means_and_deviations_over_seeds():
     results = [
-        result("gpm", 0, [[80.0, None], [70.0, 90.0]], memory=1000),
-        result("gpm", 1, [[82.0, None], [76.0, 90.0]], memory=3000),
-        result("sgp", 0, [[85.0, None], [85.0, 91.0]], seconds=60.0),
-        result("sgp", 1, [[84.0, None], [80.0, 92.0]], seconds=60.0),
-        result("er", 7, [[60.0, None], [50.0, 70.0]]),
+        make_result("gpm", 0, [[80.0, None], [70.0, 90.0]], memory=1000),
+        make_result("gpm", 1, [[82.0, None], [76.0, 90.0]], memory=3000),
+        make_result("sgp", 0, [[85.0, None], [85.0, 91.0]], seconds=60.0),
+        make_result("sgp", 1, [[84.0, None], [80.0, 92.0]], seconds=60.0),
+        make_result("er", 7, [[60.0, None], [50.0, 70.0]]),
     ]
     lines = compare_methods(results).splitlines()
     cells = {line.split()[0]: [c for c in line.split("  ") if c] for line in lines[2:-1]}
@@ -91,7 +81,7 @@ def test_the_table_has_means_and_deviations_over_seeds():
 
 
 def test_no_bwt_where_all_was_learned_at_once():
-    joint = result("multitask", 0, [[80.0, 80.0]])
+    joint = make_result("multitask", 0, [[80.0, 80.0]])
     assert compare_methods([joint]).splitlines()[2].split()[:3] == ["multitask", "80.00", "–"]
 
 

@@ -9,8 +9,7 @@ from codecl.errors import UsageError
 from codecl.report.comparison import compare_cells
 from codecl.runs.recipe import make_recipe
 from codecl.runs.sweep import cell_name, parse_variations, split_values, variation_tables
-from tests.runs.running import codecl, contents, log_of, result_of
-from tests.runs.test_run_many import result
+from tests.runs.running import codecl, contents, log_of, make_result, result_of
 
 PLUGIN = """
 from codecl import Method
@@ -116,7 +115,7 @@ def test_names_are_safe_for_file_systems_and_tell_values_apart():
 
 def test_the_table_has_a_row_for_every_value_also_where_nothing_came_out():
     def of_seed(seed, *accuracy):
-        return result("code-cl", seed, list(accuracy), memory=2000, seconds=59.5)
+        return make_result("code-cl", seed, list(accuracy), memory=2000, seconds=59.5)
 
     first, second = (
         of_seed(0, [80.0, None], [79.0, 81.0]),
