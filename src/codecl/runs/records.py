@@ -15,7 +15,8 @@ from typing import Any, get_origin, get_type_hints
 
 from codecl.runs.events import EpochEvent, Event, TaskEvent, parse_log
 from codecl.runs.fields import check_amounts, check_text, check_whole, is_number
-from codecl.runs.recipe import RECIPE_LIMIT, parse_recipe
+from codecl.runs.recipe import RECIPE_LIMIT
+from codecl.runs.toml import from_toml
 from codecl.runs.untrusted import MEGABYTE, parse_json, read_bytes, read_text
 from codecl.training import metrics
 
@@ -164,7 +165,7 @@ def read_run(path: Path) -> RunRecord:
     text, recipe, result = "", {}, None
     try:
         text = read_text(path / RECIPE, RECIPE_LIMIT)
-        recipe = parse_recipe(text)
+        recipe = from_toml(text)
     except FileNotFoundError:
         damage[RECIPE] = "is a link to nothing." if (path / RECIPE).is_symlink() else "is missing."
     except OSError as error:

@@ -18,8 +18,9 @@ from codecl.errors import UsageError
 from codecl.files import TEMPORARY, AlreadyLocked, locked, sync_directory, write_atomically
 from codecl.runs.events import Event, parse_log
 from codecl.runs.fields import check_amounts, check_whole
-from codecl.runs.recipe import Recipe, make_recipe, parse_recipe, read_recipe
+from codecl.runs.recipe import Recipe, make_recipe, read_recipe
 from codecl.runs.records import LOG, LOG_LIMIT, RECIPE, RESULT, SECONDS, Result, read_result
+from codecl.runs.toml import from_toml
 from codecl.runs.untrusted import read_bytes
 from codecl.training import checkpoint
 
@@ -43,6 +44,7 @@ class RunDirectory:
         self.path = path
         self.on_notice: Callable[[str], None] = lambda text: None
         self._opened_for: Recipe | None = None
+        self._events = 0
 
     @property
     def recipe_file(self) -> Path:
@@ -136,13 +138,14 @@ class RunDirectory:
     def log(self, event: Event) -> None:
         with open(self.path / LOG, "a", encoding="utf-8", opener=_without_links) as log:
             log.write(event.to_line())
+        self._events += 1
 
     def _cut_log(self, events: int) -> None:
         """Forget what was logged after the checkpoint: it will happen again. A damaged line ends the log, too."""
         try:
             data = read_bytes(self.path / LOG, LOG_LIMIT)
         except FileNotFoundError:
-            return
+            data = b""
         except ValueError as error:
             raise UsageError(f"{self.path / LOG} is damaged: {error} Remove it to go on.") from None
         lines = [line + b"\n" for line in data.split(b"\n")[:-1]][:events]
@@ -150,6 +153,7 @@ class RunDirectory:
         if fault:
             self.on_notice(f"{self.path / LOG} is damaged: {fault} It is cut there.")
         write_atomically(self.path / LOG, b"".join(lines[: len(good)]))
+        self._events = len(good)
 
     def _task_files(self) -> list[Path]:
         """The beginnings of tasks, the latest first."""
@@ -164,7 +168,7 @@ class RunDirectory:
         try:
             tree: dict[str, Any] = checkpoint.load(file)
             check(tree)
-            recipe = make_recipe(parse_recipe(tree["recipe"]), {})
+            recipe = make_recipe(from_toml(tree["recipe"]), {})
         except ValueError as error:
             broken = str(error) if isinstance(error, checkpoint.BrokenCheckpoint) else f"{file} is damaged: {error}"
             os.replace(file, file.with_name(file.name + REFUSED))
@@ -178,11 +182,7 @@ class RunDirectory:
         return tree
 
     def _stamped(self, tree: dict[str, Any]) -> dict[str, Any]:
-        try:
-            events = (self.path / LOG).read_bytes().count(b"\n")
-        except FileNotFoundError:
-            events = 0
-        return tree | {"events": events, "recipe": self._recipe().to_toml()}
+        return tree | {"events": self._events, "recipe": self._recipe().to_toml()}
 
     def _recipe(self) -> Recipe:
         return self._opened_for or self.recipe()
