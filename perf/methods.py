@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from codecl.benchmarks.registry import METHODS
-from codecl.methods import Method
+from codecl.methods import METHODS, Method
 from perf.timing import in_turn, ratio
 from perf.training_step import BATCH, alexnet, hold_norms, vit
 

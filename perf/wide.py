@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from codecl import MultiHead
-from codecl.benchmarks.registry import METHODS
-from codecl.methods import Method
+from codecl.methods import METHODS, Method
 from perf.methods import TASKS, Batch, plain_step, step
 from perf.timing import cpu_seconds, in_turn, ratio
 

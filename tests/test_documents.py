@@ -28,8 +28,8 @@ from codecl.cli import compare as compare_command
 from codecl.cli import sweep as sweep_command
 from codecl.cli.main import build_parser, main
 from codecl.layers import base as kinds
-from codecl.runs import run_many as compare
 from codecl.runs.run import run
+from codecl.runs.run_many import Children
 from codecl.runs.rundir import RunDirectory
 
 ROOT = Path(__file__).parent.parent
@@ -119,7 +119,7 @@ def assert_alike(printed, shown, place):
 
 @pytest.mark.parametrize("name", SESSIONS)
 def test_commands_run(name, in_a_directory, monkeypatch, capsys):
-    monkeypatch.setattr(compare, "_run_child", run_here)
+    monkeypatch.setattr(Children, "run", run_here)
     my_method_of_contributing(in_a_directory, monkeypatch)
     for line in SESSIONS[name]:
         for words, target in split(line):
@@ -162,10 +162,10 @@ def try_codecl(words, monkeypatch):
         assert main([*words, *extra]) == 0, " ".join(words)
 
 
-def run_here(path, threads, root, children, stopping, on_event):
+def run_here(children, path, threads, on_event):
     """A run of ``compare`` in this process: another one would spend seconds on importing torch."""
     directory = RunDirectory(path)
-    run(directory.recipe(), directory, (on_event,), root)
+    run(directory.recipe(), directory, (on_event,), children.root)
     return ""
 
 

@@ -1,15 +1,93 @@
-"""Words that every part of the project says in the same way."""
+"""How the project puts things into words: unknown names, durations, sizes, aligned tables."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 
 def unknown_name(what: str, name: object, known: Iterable[object]) -> str:
-    """«There is no … 'x'», with the nearest name that does exist and the first of those that do."""
+    """The sentence that there is no such name, with the nearest one that exists and the first of those that do.
+
+    >>> unknown_name("method", "gmp", ["gpm", "sgp"])
+    "there is no method 'gmp'. Did you mean 'gpm'? Known: 'gpm', 'sgp'."
+    """
     known = list(known)
     near = difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
     listed = ", ".join(repr(k) for k in known[:12]) + (", …" if len(known) > 12 else "")
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"there is no {what} {name!r}.{hint} Known: {listed or 'none'}."
+
+
+def duration(seconds: float) -> str:
+    """Seconds in two units.
+
+    >>> duration(75)
+    '1m15s'
+    """
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{whole % 60:02d}s" if minutes else f"{whole}s"
+
+
+def size(count: int) -> str:
+    """Bytes with three digits.
+
+    >>> size(176_768)
+    '177 kB'
+    """
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:  # from there on three digits round to 1000, which is 1 of the next unit
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB" if value < 999.5 else f"{value:.0f} TB"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool] | None = None) -> str:
+    """Aligned columns under a ruled head.
+
+    Args:
+        head: The names of the columns.
+        rows: A text for every column.
+        right: Which columns are aligned to the right; by default all but the first.
+
+    >>> print(table(["method", "ACC"], [["gpm", "9.5"], ["code-cl", "72.4"]]))
+    method    ACC
+    -------  ----
+    gpm       9.5
+    code-cl  72.4
+    """
+    head, *rows = pad([head, *rows], right or [False, *[True] * (len(head) - 1)])
+    rule = ["-" * len(cell) for cell in head]
+    return "\n".join("  ".join(line).rstrip() for line in (head, rule, *rows))
+
+
+def pad(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> list[list[str]]:
+    """The cells of ``lines``, every column as wide as its widest cell; ``right`` says where blanks come first."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = [str.rjust if is_right else str.ljust for is_right in right]
+    return [[side(cell, width) for side, cell, width in zip(sides, line, widths, strict=True)] for line in lines]
+
+
+def shown(value: Any) -> str:
+    """A value of a recipe as a person types it.
+
+    >>> shown(4.0), shown(None), shown([1, 0.5])
+    ('4', 'none', '[1, 0.5]')
+    """
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else "none" if plain is None else json.dumps(plain)
+
+
+def _plain(value: Any) -> Any:
+    """``value`` with whole numbers as integers and sequences as lists."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -10,8 +10,8 @@ from torch.testing import assert_close
 
 from codecl import GPM, TRGP, CodeCL, Conceptor, Method
 from codecl.attach import project_away, project_conceptors
-from codecl.benchmarks.registry import METHODS
 from codecl.method.memory_summary import nonzero_columns, spectrum
+from codecl.methods import METHODS
 from codecl.methods.api import API
 from codecl.networks import MultiHead
 from codecl.training.check import Network, small_stream

@@ -3,9 +3,8 @@
 import json
 from pathlib import Path
 
-from codecl.report.experiments import ablations_of, experiments_of
-from codecl.report.records import find
-from codecl.report.tables import all_tables
+from codecl.report.records import find_runs
+from codecl.report.tables import analyse
 from codecl.runs.recipe import make_recipe
 from codecl.training import metrics
 
@@ -71,14 +70,14 @@ def task(number, capacity):
         "event": "task",
         "task": number,
         "name": "a",
-        "accuracy": [],
+        "accuracy": [50.0, 50.0],
+        "bytes": {"memory": 20},
         "layers": {"net.a.weight": layer, "net.b.weight": layer},
     }
 
 
 def tables(folder, baseline="gpm"):
-    experiments = experiments_of(find([folder], folder).runs)
-    return {table.name: table for table in all_tables(experiments, ablations_of(experiments), baseline)}
+    return {table.name: table for table in analyse(find_runs([folder], folder).runs, baseline).tables}
 
 
 def lines(table):

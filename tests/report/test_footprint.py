@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from codecl import MultiHead
-from codecl.benchmarks.registry import METHODS
+from codecl.methods import METHODS
 from codecl.report.footprint import FOOTPRINTS, Layer
 
 N, M, T, B, K = 24, 10, 4, 5, 3

@@ -8,9 +8,9 @@ import pytest
 from codecl.benchmarks.data.images import MissingData
 from codecl.benchmarks.registry import BENCHMARKS
 from codecl.report.inspection import words
-from codecl.runs.progress import size
 from codecl.runs.run import run as run_recipe
 from codecl.runs.rundir import RunDirectory
+from codecl.text import size
 from tests.runs.running import codecl, contents, log_of, result_of
 
 RECIPE = ("--tasks", "2", "--epochs", "2", "--set", "batch_size=100", "--set", "overlap=0.0", "--set", "free_dims=20")

@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-from codecl.benchmarks.registry import title
 from codecl.report.drawing import slug
 from codecl.report.experiments import ablations_of, experiments_of
 from codecl.report.records import find
 from codecl.report.render import FORMATS
 from codecl.report.reproduction import page
 from codecl.report.tables import all_tables
+from codecl.runs.plugins import title
 
 RECORD = {
     "method": "code-cl",

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from codecl.cli.main import main
+from codecl.runs.records import Result
 
 SMALL = ("--tasks", "2", "--epochs", "2", "--set", "batch_size=100")
 
@@ -32,8 +33,20 @@ def result_of(path):
     return json.loads((Path(path) / "result.json").read_text())
 
 
+def make_result(method, seed, accuracy, memory=0, seconds=1.0):
+    """The result of a run of two tasks with this accuracy matrix."""
+    return Result(
+        method=method, benchmark="b", preset="paper", quick=False, seed=seed, data="official", switches={}, tasks=2,
+        accuracy=accuracy, epochs=[1, 1], seconds={"train": seconds, "between_tasks": 1.0, "evaluate": 0.5},
+        bytes={"memory": memory, "per_task": 0}, threads=1, device="cpu", training={"epochs": 1, "lr": 0.1},
+        settings={}, versions={},
+    )  # fmt: skip
+
+
 def log_of(path):
-    return [json.loads(line) for line in (Path(path) / "log.jsonl").read_text().splitlines()]
+    """The events of a log as they are written, without their checksums."""
+    events = [json.loads(line) for line in (Path(path) / "log.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in event.items() if key != "crc"} for event in events]
 
 
 def epochs_of(path):

@@ -6,8 +6,9 @@ import tomllib
 import pytest
 
 from codecl import CodeCL, Method
-from codecl.benchmarks.registry import BENCHMARKS, METHODS
+from codecl.benchmarks.registry import BENCHMARKS
 from codecl.errors import UsageError
+from codecl.methods import METHODS
 from codecl.runs.recipe import Recipe, make_recipe, parse_change, read_recipe, setting_defaults
 from codecl.training.engine import Plan
 from tests.runs.running import codecl

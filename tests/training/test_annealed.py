@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from codecl import API, DFGP, GPM, SGP, TRGP, TRGPSD, CodeCL, Method
-from codecl.benchmarks.registry import METHODS
+from codecl.methods import METHODS
 from codecl.training.check import network, small_stream
 from codecl.training.engine import Trainer
 from codecl.training.plan import Plan

@@ -1,7 +1,7 @@
 """All tasks at once: one part of several, one row in the matrix, and everything that reads it."""
 
-import io
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from codecl.methods.multitask import Multitask
 from codecl.report import reproduction
+from codecl.report.comparison import compare_methods
 from codecl.report.records import Run
-from codecl.runs.progress import ShowProgress
 from codecl.runs.recipe import make_recipe
+from codecl.runs.records import RunRecord
 from codecl.runs.run import run
-from codecl.runs.run_many import comparison
 from codecl.runs.rundir import RunDirectory
-from codecl.training import metrics
 from codecl.training.check import PLAN, network, small_stream
 from codecl.training.engine import Trainer
 from codecl.training.stream import BatchLoader, JointPart, Tensors
+from tests.runs.running import make_result
 
 SIZES = (3, 1, 5)
 
@@ -65,47 +65,20 @@ def test_events_say_that_all_tasks_are_learned_at_once():
 
 # On the command's side.
 
-EVENT = {
-    "event": "epoch", "task": 2, "epoch": 1, "of": 10, "loss": 1.0, "validation_accuracy": 50.0, "lr": 0.1,
-    "seconds": 2.0, "together": 3,
-}  # fmt: skip
-
-
-def test_progress_names_all_tasks_and_expects_no_further_ones():
-    out = io.StringIO()
-    show = ShowProgress(3, 10, out)
-    show({"event": "resume", "task": 2, "epoch": 4, "epochs": [], "together": 3})
-    show(EVENT)
-    show({"event": "task", "task": 2, "accuracy": [90.0, 80.0, 70.0], "bytes": {"memory": 0}, "together": 3})
-    assert out.getvalue().splitlines() == [
-        "going on with all tasks after epoch 4",
-        "all 3 tasks  epoch 1/10  loss 1.0000  validation 50.0 %  lr 0.1  at most 18s left",
-        "after all 3 tasks:  90.0  80.0  70.0   mean 80.0",
-    ]
-
-
-def result(method, accuracy):
-    return {
-        "method": method, "seed": 0, "accuracy": accuracy, "acc": metrics.acc(accuracy), "bwt": metrics.bwt(accuracy),
-        "seconds": {"train": 1.0}, "bytes": {"memory": 0, "per_task": 0}, "benchmark": "split-cifar100", "tasks": 2,
-        "preset": "paper", "quick": False, "data": "official", "training": {"epochs": 1, "lr": 0.1}, "settings": {},
-        "switches": {},
-    }  # fmt: skip
-
-
-JOINT, GPM = result("multitask", [[80.0, 90.0]]), result("gpm", [[70.0, None], [60.0, 80.0]])
+JOINT, GPM = make_result("multitask", 0, [[80.0, 90.0]]), make_result("gpm", 0, [[70.0, None], [60.0, 80.0]])
 
 
 def test_a_run_of_one_row_has_neither_backward_nor_forward_transfer():
-    lines = comparison([GPM, JOINT]).splitlines()
+    lines = compare_methods([GPM, JOINT]).splitlines()
     assert "FWT % over gpm" in lines[0]
     assert next(line for line in lines if line.startswith("multitask")).split()[1:4] == ["85.00", "–", "–"]
     assert next(line for line in lines if line.startswith("gpm")).split()[1:4] == ["70.00", "-10.00", "0.00"]
-    assert "FWT" not in comparison([GPM, JOINT], baseline="multitask")
+    assert "FWT" not in compare_methods([GPM, JOINT], baseline="multitask")
 
 
 def test_the_reproduction_table_takes_one_row():
-    row = next(line for line in reproduction.table([Run("multitask-seed0", JOINT)]).splitlines() if "multitask" in line)
+    joint = Run("multitask-seed0", RunRecord(Path("multitask-seed0"), result=JOINT))
+    row = next(line for line in reproduction.table([joint]).splitlines() if "multitask" in line)
     assert [cell.strip() for cell in row.split("|")][7:9] == ["85.00", "–"]
 
 
@@ -119,21 +92,21 @@ def test_a_run_directory_holds_one_row_also_if_the_run_was_stopped(tmp_path, aft
         {"method": "codecl.methods.multitask:Multitask", "tasks": 2}, {"batch_size": 400, "lr": 0.2}, epochs=2
     )
     whole = run(recipe, RunDirectory(tmp_path / "whole"))
-    assert len(whole["accuracy"]) == 1
-    assert len(whole["accuracy"][0]) == 2
-    assert whole["bwt"] is None
-    assert whole["acc"] == pytest.approx(sum(whole["accuracy"][0]) / 2)
-    assert whole["epochs"] == [2]
+    assert len(whole.accuracy) == 1
+    assert len(whole.accuracy[0]) == 2
+    assert whole.bwt is None
+    assert whole.acc == pytest.approx(sum(whole.accuracy[0]) / 2)
+    assert whole.epochs == [2]
 
     def stop(event):
-        if event["event"] == "epoch" and event["epoch"] == after:
+        if event.kind == "epoch" and event.epoch == after:
             raise Killed
 
     if after is not None:
         with pytest.raises(Killed):
             run(recipe, RunDirectory(tmp_path / "cut"), (stop,))
         again = run(recipe, RunDirectory(tmp_path / "cut"))
-        assert again["accuracy"] == whole["accuracy"]
+        assert again.accuracy == whole.accuracy
     log = (tmp_path / ("whole" if after is None else "cut") / "log.jsonl").read_text().splitlines()
     assert "upper bound, not continual learning" in json.loads(log[0])["text"]
     assert [json.loads(line)["epoch"] for line in log if '"epoch"' in line and '"loss"' in line] == [1, 2]

@@ -1,17 +1,13 @@
-"""The methods and benchmarks that a command can name."""
+"""The benchmarks that a command can name."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from torch import nn
 
 from codecl.benchmarks import cifar100, digits, five_datasets, miniimagenet, permuted_mnist
-from codecl.errors import UsageError
-from codecl.methods import AGEM, API, CUBER, DFGP, ER, EWC, GPM, HAT, OWM, SGP, TRGP, TRGPSD, CodeCL, Method, Multitask
-from codecl.text import unknown_name
 from codecl.training.stream import Stream
 
 
@@ -29,14 +25,6 @@ class Benchmark:
     network: Callable[..., nn.Module]
     switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-
-METHODS: dict[str, type[Method]] = {
-    method.name: method
-    for method in (
-        *(CodeCL, GPM, SGP, TRGP, CUBER, TRGPSD, DFGP, API, OWM),  # gradient projection
-        *(EWC, HAT, AGEM, ER, Multitask, Method),  # the other schools
-    )
-}
 
 SPLITS = {"split_seed": ("0", "run")}  # CODE-CL and SGP fix the seed of the validation split, GPM takes the run's
 
@@ -79,41 +67,3 @@ BENCHMARKS: dict[str, Benchmark] = {
     ),
 }
 EMBEDDED = "permuted-digits"
-
-
-def find_method(name: str) -> type[Method]:
-    """A method by name, or a user's own by ``package.module:Class``."""
-    if ":" not in name:
-        if name not in METHODS:
-            raise UsageError(unknown_name("method", name, METHODS))
-        return METHODS[name]
-    found = _imported("method", name)
-    if not (isinstance(found, type) and issubclass(found, Method)):
-        raise UsageError(f"{name!r} is not a subclass of codecl.Method.")
-    return found
-
-
-def find_benchmark(name: str) -> Benchmark:
-    """A benchmark by name, or a user's own by ``package.module:NAME``."""
-    if ":" not in name:
-        if name not in BENCHMARKS:
-            raise UsageError(unknown_name("benchmark", name, BENCHMARKS))
-        return BENCHMARKS[name]
-    found = _imported("benchmark", name)
-    if not isinstance(found, Benchmark):
-        raise UsageError(f"{name!r} is not a Benchmark of codecl.benchmarks.registry.")
-    return found
-
-
-def title(name: str) -> str:
-    """How tables call a method: by its name, and what its label adds."""
-    label = METHODS[name].label if name in METHODS else ""
-    return f"{name} ({label})" if label else name
-
-
-def _imported(what: str, name: str) -> object:
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever a module of the user's raises
-        raise UsageError(f"the {what} {name!r} cannot be imported: {type(error).__name__}: {error}.") from error

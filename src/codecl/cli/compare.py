@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from codecl.benchmarks.registry import find_method
-from codecl.cli.many import exit_code, run_and_show, seeds_of, several_options
-from codecl.cli.options import add_command, changes_of, default_out, recipe_of
+from codecl.cli.options import add_command, default_out, make_recipe_for, parse_changes
+from codecl.cli.run_many import exit_code, parse_seeds, run_and_show, run_many_options
 from codecl.errors import UsageError
+from codecl.report.comparison import compare_methods
+from codecl.runs.plugins import find_method
 from codecl.runs.progress import print_json
 from codecl.runs.recipe import setting_defaults
-from codecl.runs.run_many import comparison, run_name
+from codecl.runs.run_many import run_name
 
 
 def add(commands: Any) -> None:
@@ -29,7 +30,7 @@ def add(commands: Any) -> None:
         "--baseline", default="gpm", help="the method that forward transfer is measured against (default gpm)"
     )
     parser.add_argument("--out", type=Path, help="directory of the run directories (default runs/BENCHMARK)")
-    several_options(parser)
+    run_many_options(parser)
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -37,18 +38,19 @@ def compare(options: argparse.Namespace) -> int:
     if not methods:
         raise UsageError(f"--methods takes names with commas; got {options.methods!r}.")
     every = [
-        recipe_of(options, {}, changes, method=method, seed=seed)
-        for method, changes in changes_by_method(changes_of(options), methods).items()
-        for seed in seeds_of(options)
+        make_recipe_for(options, {}, changes, method=method, seed=seed)
+        for method, changes in changes_by_method(parse_changes(options), methods).items()
+        for seed in parse_seeds(options)
     ]
     out = options.out or default_out(every[0])
     recipes = {run_name(recipe): recipe for recipe in every}
     results, failures = run_and_show(options, recipes, out)
     if options.json:
-        print_json({"results": list(results.values()), "failures": [vars(failure) for failure in failures]})
+        ended = [result.to_fields() for result in results.values()]
+        print_json({"results": ended, "failures": [vars(failure) for failure in failures]})
     else:
         if results:
-            print(f"\n{comparison(list(results.values()), options.baseline)}")
+            print(f"\n{compare_methods(list(results.values()), options.baseline)}")
         print(f"\nrecipes, logs and results: {out}/{{{','.join(recipes)}}}")
     return exit_code(failures)
 

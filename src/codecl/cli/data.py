@@ -15,8 +15,7 @@ from codecl.benchmarks.data.sources import SOURCES, File, Source
 from codecl.benchmarks.data.unpack import unpack
 from codecl.cli.options import Parser, add_command, data_option, data_root
 from codecl.errors import FAILED, USAGE, UsageError
-from codecl.runs.progress import size, table
-from codecl.text import unknown_name
+from codecl.text import size, table, unknown_name
 
 
 def add(commands: Any) -> None:

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from codecl.cli.options import add_command, data_option, data_root
+from codecl.cli.options import add_command
 from codecl.errors import UsageError
-from codecl.report.inspection import inspect, words
+from codecl.report.inspection import inspect
 from codecl.runs.progress import print_json
 
 
@@ -22,19 +22,18 @@ def add(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--task", type=int, metavar="N", help="the layers after the N-th task only")
-    data_option(parser)
     parser.add_argument("--json", action="store_true", help="everything as a line of JSON")
 
 
 def inspect_run(options: argparse.Namespace) -> int:
-    found = inspect(options.run, data_root(options))
-    if options.task is not None and found["joint"]:
+    found = inspect(options.run)
+    if options.task is not None and found.joint:
         raise UsageError(f"{options.run} learns its tasks at once: there are no layers after one of them. Omit --task.")
-    learned = [task["task"] + 1 for task in found["tasks"]]
+    learned = [task.task + 1 for task in found.tasks]
     if options.task is not None and options.task not in learned:
         raise UsageError(f"{options.run} has learned the tasks {learned}; there is no {options.task} to inspect.")
     if options.json:
-        print_json(found)
+        print_json(found.to_fields())
     else:
-        print(words(found, None if options.task is None else options.task - 1))
+        print(found.to_text(None if options.task is None else options.task - 1))
     return 0

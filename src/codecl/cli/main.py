@@ -9,12 +9,12 @@ import sys
 from collections.abc import Sequence
 
 import codecl
-from codecl.cli import compare, data, inspect, listings, report, run, sweep
+from codecl.cli import benchmarks, compare, data, inspect, memory, methods, report, run, sweep
 from codecl.cli.options import Parser, say
 from codecl.errors import FAILED, STOPPED, USAGE, UsageError
 from codecl.training.schedule import Diverged
 
-COMMANDS = (run, compare, sweep, report, inspect, data, listings)
+COMMANDS = (run, compare, sweep, report, inspect, data, memory, methods, benchmarks)
 """The order in which ``codecl --help`` has them."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 

@@ -60,7 +60,7 @@ def data_option(parser: Parser) -> None:
     )
 
 
-def recipe_of(
+def make_recipe_for(
     options: argparse.Namespace, given: dict[str, Any], changes: dict[str, Any] | None = None, **fixed: Any
 ) -> Recipe:
     """The recipe that ``options`` ask for, over what a file has ``given``; ``changes`` in place of ``--set``."""
@@ -73,10 +73,10 @@ def recipe_of(
     asked["device"] = check_device(options.device or asked.get("device", "cpu"))
     if options.epochs is not None and options.epochs < 1:
         raise UsageError(f"--epochs must be 1 or more; got {options.epochs}.")
-    return make_recipe(asked | fixed, changes_of(options) if changes is None else changes, options.epochs)
+    return make_recipe(asked | fixed, parse_changes(options) if changes is None else changes, options.epochs)
 
 
-def changes_of(options: argparse.Namespace) -> dict[str, Any]:
+def parse_changes(options: argparse.Namespace) -> dict[str, Any]:
     """What ``--set`` says, by name."""
     return dict(parse_change(text) for text in options.set)
 

@@ -42,10 +42,10 @@ def report(options: argparse.Namespace) -> int:
     for table in made.tables:
         whole = options.out / "tables" / f"{table.name}.txt"
         print(text(narrow(table, f"With formulas, epochs and machines: {whole}") if table.name == MEMORY else table))
-    for remark in made.remarks:
-        print(remark)
-    for name, words in made.left_out:
-        print(f"{name}: {words}")
+    for note in made.notes:
+        print(note)
+    for name, reason in made.left_out:
+        print(f"{name}: {reason}")
     names = {file.rpartition(".")[0] for file in made.files}
     tables, figures = (sum(name.startswith(kind) for name in names) for kind in ("tables/", "figures/"))
     print(f"\n{options.out / PAGE}: the page")
@@ -55,16 +55,11 @@ def report(options: argparse.Namespace) -> int:
     for warning in made.warnings:
         say(f"codecl: {warning}")
     if made.damaged:
-        say(f"codecl: left out as damaged: {' '.join(words for _, words in made.damaged)}")
+        say(f"codecl: left out as damaged: {' '.join(reason for _, reason in made.damaged)}")
         return USAGE
     return 0
 
 
 def narrow(table: Table, note: str) -> Table:
     """``table`` with its ``NARROW`` columns alone."""
-    kept = [i for i, column in enumerate(table.columns) if column.name in NARROW]
-    sections = [
-        replace(s, rows=tuple(replace(row, cells=tuple(row.cells[i] for i in kept)) for row in s.rows))
-        for s in table.sections
-    ]
-    return replace(table, columns=tuple(table.columns[i] for i in kept), sections=tuple(sections), notes=(note,))
+    return replace(table.with_columns(lambda i: table.columns[i].name in NARROW), notes=(note,))

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from codecl.cli.many import exit_code, run_and_show, seeds_of, several_options
-from codecl.cli.options import add_command, changes_of, default_out, recipe_of
+from codecl.cli.options import add_command, default_out, make_recipe_for, parse_changes
+from codecl.cli.run_many import exit_code, parse_seeds, run_and_show, run_many_options
 from codecl.errors import UsageError
+from codecl.report.comparison import compare_cells
 from codecl.runs.progress import print_json
 from codecl.runs.recipe import Recipe
-from codecl.runs.sweep import cell_name, parse_variations, report, tables_of
+from codecl.runs.sweep import cell_name, parse_variations, variation_tables
 
 
 def add(commands: Any) -> None:
@@ -31,34 +32,32 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--out", type=Path, help="directory of the cells, NAME=VALUE/seedN (default runs/BENCHMARK/METHOD-sweep)"
     )
-    several_options(parser)
+    run_many_options(parser)
 
 
 def sweep(options: argparse.Namespace) -> int:
-    variations, seeds = parse_variations(options.vary), seeds_of(options)
+    variations, seeds = parse_variations(options.vary), parse_seeds(options)
     if "epochs" in variations and (options.quick or options.epochs is not None):
         raise UsageError("--vary epochs says how many there are: leave out --quick and --epochs.")
-    base = recipe_of(options, {})
+    base = make_recipe_for(options, {})
     tables: list[dict[str, dict[str, Any]]] = []  # what every cell changes, by its name
     recipes: dict[str, Recipe] = {}
-    for rows in tables_of(variations, options.grid):
+    for changed in variation_tables(variations, options.grid):
         tables.append({})
-        for changes in rows:
-            recipe = recipe_of(options, {}, changes_of(options) | changes)
+        for changes in changed:
+            recipe = make_recipe_for(options, {}, parse_changes(options) | changes)
             cell = cell_name(recipe, base, list(variations))
             tables[-1].setdefault(cell, changes)
             recipes |= {f"{cell}/seed{seed}": replace(recipe, seed=seed) for seed in seeds}
     out = options.out or default_out(base) / f"{base.method.replace(':', '.')}-sweep"
     results, failures = run_and_show(options, recipes, out)
     if options.json:
-        cells = {cell: changes for of_cell in tables for cell, changes in of_cell.items()}
-        ended = {"runs": list(results), "results": list(results.values())}
+        cells = {cell: changes for rows in tables for cell, changes in rows.items()}
+        ended = {"runs": list(results), "results": [result.to_fields() for result in results.values()]}
         print_json({"cells": cells, **ended, "failures": [vars(failure) for failure in failures]})
     else:
-        for of_cell in tables:
-            found = {
-                cell: [results[run] for seed in seeds if (run := f"{cell}/seed{seed}") in results] for cell in of_cell
-            }
-            print(f"\n{report([(cell, changes, found[cell]) for cell, changes in of_cell.items()])}")
+        for rows in tables:
+            found = {cell: [results[run] for s in seeds if (run := f"{cell}/seed{s}") in results] for cell in rows}
+            print(f"\n{compare_cells([(cell, changes, found[cell]) for cell, changes in rows.items()])}")
         print(f"\nrecipes, logs and results: {out}/{{{','.join(recipes)}}}")
     return exit_code(failures)

@@ -17,6 +17,15 @@ from codecl.methods.sgp import SGP
 from codecl.methods.trgp import TRGP
 from codecl.methods.trgp_sd import TRGPSD
 
+METHODS: dict[str, type[Method]] = {
+    method.name: method
+    for method in (
+        *(CodeCL, GPM, SGP, TRGP, CUBER, TRGPSD, DFGP, API, OWM),  # gradient projection
+        *(EWC, HAT, AGEM, ER, Multitask, Method),  # the other schools
+    )
+}
+"""The methods by the names that recipes and commands use."""
+
 __all__ = [
     "AGEM",
     "API",
@@ -26,6 +35,7 @@ __all__ = [
     "EWC",
     "GPM",
     "HAT",
+    "METHODS",
     "OWM",
     "SGP",
     "TRGP",

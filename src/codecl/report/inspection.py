@@ -2,191 +2,180 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from codecl.benchmarks.registry import find_benchmark, find_method, title
 from codecl.errors import UsageError
-from codecl.report.records import (
-    LOG,
-    DamagedRecord,
-    check_amount,
-    is_number,
-    read_log,
-    read_record,
-)
-from codecl.runs.progress import size, table
+from codecl.runs.events import EpochEvent, Event, TaskEvent
+from codecl.runs.plugins import find_benchmark, find_method, title
 from codecl.runs.recipe import Recipe, make_recipe
-from codecl.runs.run import make_trainer
+from codecl.runs.records import LOG, RESULT, read_run
 from codecl.runs.rundir import RunDirectory
-from codecl.training.checkpoint import BrokenCheckpoint, load
+from codecl.text import size, table
 
-Tree = dict[str, Any]
-COLUMNS = ("rank", "capacity", "overlap", "shared", "freed", "trusted", "added", "expansion")
-"""What comes first, where there is any of it; what else a method describes comes after."""
-ELSEWHERE = ("shape", "spectrum", "bytes")
-
-
-def inspect(path: Path, root: Path) -> Tree:
-    """The record of the run in ``path``. It is only read; data below ``root`` are needed for old runs alone."""
-    recipe, result = RunDirectory(path).recipe(), _result(path)
-    try:
-        tasks, at = _progress(read_log(path))
-    except ValueError as error:
-        raise UsageError(f"{path / LOG} is damaged: {error}") from None
-    usual = {name: getattr(recipe, name) for name in ("method", "benchmark", "preset", "seed", "threads", "device")}
-    found: Tree = {
-        "run": str(path),
-        **{name: getattr(recipe, name) for name in ("method", "benchmark", "preset", "quick", "seed")},
-        "of_tasks": recipe.tasks or find_benchmark(recipe.benchmark).tasks,
-        "all_tasks": find_benchmark(recipe.benchmark).tasks,
-        "joint": find_method(recipe.method).joint,
-        "epochs": recipe.training["epochs"],
-        "changed": [line for line in recipe.differences(make_recipe(usual, {})) if "." in line.split(":")[0]],
-        "finished": result is not None,
-        "at": at,
-        "acc": result["acc"] if result else None,
-        "bwt": result["bwt"] if result else None,
-        "tasks": tasks,
-    }
-    if result is not None and not (path / LOG).exists():
-        found["notice"] = f"it has no {LOG}, which would say what happened task by task."
-    is_old = bool(tasks) and tasks[-1]["layers"] is None
-    return found | (_from_checkpoint(recipe, path, root) if is_old else {})
+FIRST_COLUMNS = ("rank", "capacity", "overlap", "shared", "freed", "trusted", "added", "expansion")
+"""What comes first, where a layer has it; what else a method describes comes after."""
+NO_COLUMNS = ("shape", "spectrum", "bytes")
 
 
-def _result(path: Path) -> Tree | None:
-    try:
-        return read_record(path)[1]
-    except DamagedRecord as error:
-        raise UsageError(f"{error} Restore it, or remove it and run again: codecl run --resume {path}") from None
+@dataclass(frozen=True)
+class LearnedTask:
+    """A task that was learned, in so many epochs; the rest is that of its ``TaskEvent``."""
+
+    task: int
+    name: str
+    accuracy: list[float | None]
+    bytes: dict[str, int]
+    layers: dict[str, dict[str, Any]]
+    epochs: int
 
 
-def _progress(events: list[Tree]) -> tuple[list[Tree], Tree | None]:
+@dataclass(frozen=True)
+class Inspection:
+    """What ``codecl inspect`` shows.
+
+    ``of_tasks`` are the tasks of the recipe and ``all_tasks`` those of the benchmark; ``changed`` is what differs from
+    the recipe file; ``at`` is the epoch at which the log ends, if it ends within a task.
+    """
+
+    run: str
+    method: str
+    benchmark: str
+    preset: str
+    quick: bool
+    seed: int
+    of_tasks: int
+    all_tasks: int
+    joint: bool
+    epochs: int
+    changed: list[str]
+    finished: bool
+    at: dict[str, int] | None
+    acc: float | None
+    bwt: float | None
+    tasks: list[LearnedTask]
+    notice: str = ""
+
+    def to_fields(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def to_text(self, only: int | None = None) -> str:
+        """For a person; ``only`` is the one task whose layers are wanted, counted from 0."""
+        blocks = [_head(self)]
+        if self.tasks:
+            blocks.append(_joint_accuracies(self.tasks[-1]) if self.joint else _accuracies(self.tasks))
+        for task in self.tasks:
+            if task.layers and only in (None, task.task):
+                which = "all tasks" if self.joint else f"task {task.task + 1} ({task.name})"
+                blocks.append(f"after {which}, memory {size(task.bytes['memory'])}\n{_layers(task.layers)}")
+        return "\n\n".join([*blocks, *([self.notice] if self.notice else [])])
+
+
+def inspect(path: Path) -> Inspection:
+    """The record of the run in ``path``, which is only read."""
+    recipe, record = RunDirectory(path).recipe(), read_run(path)
+    if RESULT in record.damage:
+        advice = f"Restore it, or remove it and run again: codecl run --resume {path}"
+        raise UsageError(f"{path / RESULT} {record.damage[RESULT]} {advice}")
+    if LOG in record.damage:
+        raise UsageError(f"{path / LOG} {record.damage[LOG]}")
+    result, benchmark = record.result, find_benchmark(recipe.benchmark)
+    without_log = result is not None and not record.has_log
+    tasks, at = _progress(record.events)
+    return Inspection(
+        run=str(path),
+        method=recipe.method,
+        benchmark=recipe.benchmark,
+        preset=recipe.preset,
+        quick=recipe.quick,
+        seed=recipe.seed,
+        of_tasks=recipe.tasks or benchmark.tasks,
+        all_tasks=benchmark.tasks,
+        joint=find_method(recipe.method).joint,
+        epochs=recipe.training["epochs"],
+        changed=_changes(recipe),
+        finished=result is not None,
+        at=at,
+        acc=result.acc if result is not None else None,
+        bwt=result.bwt if result is not None else None,
+        tasks=tasks,
+        notice=f"it has no {LOG}, which would say what happened task by task." if without_log else "",
+    )
+
+
+def _changes(recipe: Recipe) -> list[str]:
+    """The hyperparameters that the recipe file has otherwise."""
+    asked = {name: getattr(recipe, name) for name in ("method", "benchmark", "preset", "seed", "threads", "device")}
+    return [line for line in recipe.differences(make_recipe(asked, {})) if "." in line.split(":")[0]]
+
+
+def _progress(events: Iterable[Event]) -> tuple[list[LearnedTask], dict[str, int] | None]:
     """The tasks that were learned, and the epoch at which the log ends, if it ends within a task."""
-    tasks, epochs, at = [], 0, None
-    for number, event in enumerate(events, start=1):
-        try:
-            if event["event"] == "epoch":
-                at = {name: _count(event, name) for name in ("task", "epoch", "of")}
-                epochs = at["epoch"]
-            elif event["event"] == "task":
-                tasks.append(_task(event) | {"epochs": epochs, "layers": event.get("layers")})
-                epochs, at = 0, None
-        except ValueError as error:
-            raise ValueError(f"line {number}: {error}") from None
+    tasks, last = [], None
+    for event in events:
+        if isinstance(event, EpochEvent):
+            last = event
+        elif isinstance(event, TaskEvent):
+            epochs = last.epoch if last is not None else 0
+            tasks.append(LearnedTask(event.task, event.name, event.accuracy, event.bytes, event.layers, epochs))
+            last = None
+    at = {"task": last.task, "epoch": last.epoch, "of": last.max_epochs} if last is not None else None
     return tasks, at
 
 
-def _task(event: Tree) -> Tree:
-    """What the end of a task says of it; ``ValueError`` if it does not."""
-    t, name, row, stored = _count(event, "task"), event.get("name"), event.get("accuracy"), event.get("bytes")
-    if not isinstance(name, str):
-        raise ValueError(f"name must be text; got {name!r:.80}.")
-    if not (isinstance(row, list) and t < len(row) and all(value is None or is_number(value) for value in row)):
-        raise ValueError(f"accuracy must be numbers, those of {t + 1} tasks or more; got {row!r:.80}.")
-    if row[t] is None:
-        raise ValueError(f"accuracy must have a number for the task itself; got {row!r:.80}.")
-    if not isinstance(stored, dict):
-        raise ValueError(f"bytes must be a table; got {stored!r:.80}.")
-    check_amount("bytes.memory", stored.get("memory"))
-    return {"task": t, "name": name, "accuracy": row, "bytes": stored}
-
-
-def _count(event: Tree, name: str) -> int:
-    value = event.get(name)
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{name} must be a whole number, 0 or more; got {value!r:.80}.")
-    return value
-
-
-def _from_checkpoint(recipe: Recipe, path: Path, root: Path) -> Tree:
-    """For a log that does not tell of layers: what the newest checkpoint holds, or why it cannot be seen."""
-    old = "its log was written before codecl kept what layers remember"
-    files = [file for file in (path / "final.ckpt", *sorted(path.glob("task-*.ckpt"), reverse=True)) if file.exists()]
-    if not files:
-        return {"notice": f"{old}, and it has no checkpoint."}
-    try:
-        tree = load(files[0])
-        trainer = make_trainer(replace(recipe, device="cpu"), root)
-        trainer.model.load_state_dict(tree["model"])
-        trainer.method.load_state_dict(tree["method"])
-    except UsageError as error:
-        return {"notice": f"{old}; to see what {files[0].name} holds, the network must be made: {error}"}
-    except (BrokenCheckpoint, KeyError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{files[0]} cannot be read: {error}") from None
-    layers = {"file": files[0].name, "layers": trainer.method.memory_summary()}
-    return {"notice": f"{old}: this is what {files[0].name} holds.", "checkpoint": layers}
-
-
-def words(found: Tree, only: int | None = None) -> str:
-    """``found`` for a person; ``only`` is the position of the one task whose layers are wanted."""
-    parts = [_head(found)]
-    if found["tasks"]:
-        parts.append(_at_once(found["tasks"][-1]) if found["joint"] else _accuracies(found["tasks"]))
-    for task in found["tasks"]:
-        if task["layers"] and only in (None, task["task"]):
-            which = "all tasks" if found["joint"] else f"task {task['task'] + 1} ({task['name']})"
-            parts.append(f"after {which}, memory {size(task['bytes']['memory'])}\n{_layers(task['layers'])}")
-    if "notice" in found:
-        parts.append(found["notice"])
-    if "checkpoint" in found and found["checkpoint"]["layers"]:
-        parts.append(_layers(found["checkpoint"]["layers"]))
-    return "\n\n".join(parts)
-
-
-def _head(found: Tree) -> str:
-    bwt = "" if found["bwt"] is None else f", BWT {found['bwt']:+.2f} %"
-    if found["finished"]:
-        state = f"finished, ACC {found['acc']:.2f} %{bwt}"
-    elif at := found["at"]:
-        where = "" if found["joint"] else f"in task {at['task'] + 1} "
-        state = f"unfinished, {where}after epoch {at['epoch']} of at most {at['of']}"
+def _head(run: Inspection) -> str:
+    if run.finished:
+        state = f"finished, ACC {run.acc:.2f} %" + (f", BWT {run.bwt:+.2f} %" if run.bwt is not None else "")
+    elif run.at is not None:
+        where = "" if run.joint else f"in task {run.at['task'] + 1} "
+        state = f"unfinished, {where}after epoch {run.at['epoch']} of at most {run.at['of']}"
     else:
-        state = f"unfinished, {len(found['tasks'])} tasks learned"
-    some = "" if found["of_tasks"] == found["all_tasks"] else f" of {found['all_tasks']}"
+        state = f"unfinished, {len(run.tasks)} tasks learned"
+    some = "" if run.of_tasks == run.all_tasks else f" of {run.all_tasks}"
     lines = [
-        f"{title(found['method'])} on {found['benchmark']}, preset {found['preset']}, seed {found['seed']}: {state}",
-        f"{found['of_tasks']}{some} tasks{' at once' * found['joint']}, at most {found['epochs']} epochs"
-        f"{'' if found['joint'] else ' each'}{', --quick' * found['quick']}",
+        f"{title(run.method)} on {run.benchmark}, preset {run.preset}, seed {run.seed}: {state}",
+        f"{run.of_tasks}{some} tasks{' at once' * run.joint}, at most {run.epochs} epochs"
+        f"{' each' * (not run.joint)}{', --quick' * run.quick}",
     ]
-    if found["changed"]:
-        lines.append(f"other than the recipe for it: {'; '.join(found['changed'])}")
+    if run.changed:
+        lines.append(f"other than the recipe for it: {'; '.join(run.changed)}")
     return "\n".join(lines)
 
 
-def _accuracies(tasks: list[Tree]) -> str:
+def _accuracies(tasks: list[LearnedTask]) -> str:
     """What every task had just after it was learned and what it has now, and what was stored by then."""
-    by_number, last = {task["task"]: task for task in tasks}, tasks[-1]["accuracy"]
-    rows = []
-    for t, now in enumerate(last):
-        if now is not None:
-            task = by_number.get(t)
-            own = ["–"] * 3 if task is None else [task["name"], str(task["epochs"]), f"{task['accuracy'][t]:.2f}"]
-            memory = "–" if task is None else size(task["bytes"]["memory"])
-            rows.append([str(t + 1), *own, f"{now:.2f}", memory])
+    by_number, rows = {task.task: task for task in tasks}, []
+    for t, now in enumerate(tasks[-1].accuracy):
+        if now is None:
+            continue
+        name, epochs, learned, memory = ["–"] * 4
+        if (task := by_number.get(t)) is not None:
+            name, epochs, learned = task.name, f"{task.epochs}", f"{task.accuracy[t]:.2f}"
+            memory = size(task.bytes["memory"])
+        rows.append([f"{t + 1}", name, epochs, learned, f"{now:.2f}", memory])
     return table(["task", "name", "epochs", "learned %", "now %", "memory"], rows)
 
 
-def _at_once(task: Tree) -> str:
+def _joint_accuracies(task: LearnedTask) -> str:
     """What every task has, where none was learned before another."""
-    rows = [[str(t + 1), f"{now:.2f}"] for t, now in enumerate(task["accuracy"]) if now is not None]
-    learned = f"learned at once in {task['epochs']} epochs, memory {size(task['bytes']['memory'])}"
+    rows = [[f"{t + 1}", f"{now:.2f}"] for t, now in enumerate(task.accuracy) if now is not None]
+    learned = f"learned at once in {task.epochs} epochs, memory {size(task.bytes['memory'])}"
     return f"{learned}\n{table(['task', 'accuracy %'], rows)}"
 
 
-def _layers(layers: Mapping[str, Tree]) -> str:
+def _layers(layers: Mapping[str, Mapping[str, Any]]) -> str:
     """A row for every weight; a column for whatever any of them has."""
-    told = dict.fromkeys(name for of in layers.values() for name in of)
-    columns = [*(name for name in COLUMNS if name in told), *(n for n in told if n not in COLUMNS + ELSEWHERE)]
+    described = dict.fromkeys(name for layer in layers.values() for name in layer)
+    columns = [name for name in FIRST_COLUMNS if name in described]
+    columns += [name for name in described if name not in FIRST_COLUMNS + NO_COLUMNS]
     rows = []
-    for name, of in layers.items():
-        g, _, d = of["shape"]
-        shown = of | {"trusted": [t + 1 for t in of.get("trusted", ())]}  # tasks are counted from 1 in what is printed
-        cells = [_cell(shown.get(column)) for column in columns]
-        rows.append([name, f"{g}×{d}" if g > 1 else str(d), *cells, size(of["bytes"])])
+    for name, layer in layers.items():
+        groups, _, inputs = layer["shape"]
+        trusted = [t + 1 for t in layer.get("trusted", ())]  # tasks are counted from 1 in what is printed
+        cells = [_cell(trusted if column == "trusted" else layer.get(column)) for column in columns]
+        rows.append([name, f"{groups}×{inputs}" if groups > 1 else f"{inputs}", *cells, size(layer["bytes"])])
     return table(["weight", "inputs", *columns, "bytes"], rows)
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from codecl.report.experiments import Experiment, same
-from codecl.report.table import Cell, Column
+from codecl.report.table import Cell
 
 PAPERS_BASELINE = "gpm"
+ABLATIONS = "ablations"
 ABLATED = "code-cl"
 """The method of the paper's ablations."""
-Tree = dict[str, Any]
 
 
 class Printed(float):
@@ -28,11 +29,16 @@ class Printed(float):
         return made
 
 
+@dataclass(frozen=True)
+class Reported:
+    """Numbers of the paper by name, each with its deviation if there is one, and the settings they belong to."""
+
+    numbers: Mapping[str, Sequence[float]]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
 def as_printed(value: float) -> str:
     return value.text if isinstance(value, Printed) else f"{value:g}"
-
-
-PAPER_ACC, PAPER_BWT, PAPER_FWT = (Column(f"paper {name}", as_printed) for name in ("ACC", "BWT", "FWT"))
 
 
 def printed(e: Experiment, what: str, baseline: str = PAPERS_BASELINE) -> Cell:
@@ -42,38 +48,32 @@ def printed(e: Experiment, what: str, baseline: str = PAPERS_BASELINE) -> Cell:
     """
     if what == "fwt" and baseline != PAPERS_BASELINE:
         return Cell()
-    for point in _points(e.condition.benchmark, e.method):
-        at = {f"settings.{name}": value for name, value in point.get("at", {}).items()}
-        if what in point and e.departures.keys() <= at.keys() and all(same(e.values.get(k), v) for k, v in at.items()):
-            value, *spread = point[what]
+    for point in reported().get(e.condition.benchmark, {}).get(e.method, []):
+        settings = {f"settings.{name}": value for name, value in point.settings.items()}
+        fits = all(same(e.values.get(key), value) for key, value in settings.items())
+        if what in point.numbers and fits and e.departures.keys() <= settings.keys():
+            value, *spread = point.numbers[what]
             return Cell(value, spread[0] if spread else None)
     return Cell()
 
 
 @cache
-def published() -> dict[str, dict[str, Tree]]:
-    """What the main tables report, by benchmark and method."""
-    return {name: of for name, of in _file().items() if name != "ablations"}
-
-
-def ablations() -> list[Tree]:
-    """The paper's ablations, as the file has them."""
-    found: list[Tree] = _file()["ablations"]
-    return found
-
-
-def _points(benchmark: str, method: str) -> Iterator[Tree]:
-    """All that the paper says of a method on a benchmark, what stands in its main tables first."""
-    if method in (of := published().get(benchmark, {})):
-        yield of[method]
-    for ablation in ablations() if method == ABLATED else ():
-        if ablation["benchmark"] == benchmark:
-            yield from (
-                point | {"at": ablation["fixed"] | {ablation["over"]: point["at"]}} for point in ablation["points"]
-            )
+def reported() -> dict[str, dict[str, list[Reported]]]:
+    """By benchmark and method, what the paper reports: its main tables first, then its ablations."""
+    content = read_published()
+    points: dict[str, dict[str, list[Reported]]] = {
+        benchmark: {method: [Reported(row, row.get("at", {}))] for method, row in methods.items()}
+        for benchmark, methods in content.items()
+        if benchmark != ABLATIONS
+    }
+    for ablation in content[ABLATIONS]:
+        points[ablation["benchmark"]][ABLATED] += [
+            Reported(point, ablation["fixed"] | {ablation["over"]: point["at"]}) for point in ablation["points"]
+        ]
+    return points
 
 
 @cache
-def _file() -> dict[str, Any]:
+def read_published() -> dict[str, Any]:
     text = (resources.files("codecl.report") / "published.toml").read_text(encoding="utf-8")
     return tomllib.loads(text, parse_float=Printed)

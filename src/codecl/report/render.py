@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from codecl.report.names import braces
 from codecl.report.table import BEST, SECOND, Cell, Column, Row, Table
+from codecl.text import pad
 
-MARKS = {BEST: "*", SECOND: "+"}
-DIGITS = "0123456789"
+MARKS = {BEST: " *", SECOND: " +"}
 LEGEND = "* best, + second best"
 LATEX = str.maketrans(
     {
@@ -26,41 +26,29 @@ MARKDOWN = str.maketrans({"\\": "\\\\", "|": "\\|", "<": "&lt;", "*": "\\*", "`"
 
 def text(table: Table) -> str:
     """Aligned columns, numbers to the right, the runs at the end of each row."""
-    marked = any(cell.rank for section in table.sections for row in section.rows for cell in row.cells)
+    has_ranks = any(cell.rank for row in table.rows for cell in row.cells)
 
-    def cells(row: Row) -> list[str]:
-        return [
-            _line(column.text(cell)) + (f" {MARKS.get(cell.rank, ' ')}" if column.best and marked else "")
-            for column, cell in zip(table.columns, row.cells, strict=True)
-        ]
+    def marked(words: str, column: Column, rank: int = 0) -> str:
+        return _line(words) + (MARKS.get(rank, "  ") if column.best and has_ranks else "")
 
-    head = [column.name + "  " * bool(column.best and marked) for column in table.columns]
-    bodies = [[cells(row) for row in section.rows] for section in table.sections]
-    widths = [
-        max(len(line[i]) for line in [head, *(line for body in bodies for line in body)]) for i in range(len(head))
-    ]
-    sides = [str.rjust if number else str.ljust for number in table.numeric]
-
-    def aligned(line: Sequence[str], runs: str) -> str:
-        placed = [side(cell, width) for side, cell, width in zip(sides, line, widths, strict=True)]
-        return "  ".join([*placed, runs]).rstrip()
-
-    lines = [table.title]
-    for section, body in zip(table.sections, bodies, strict=True):
-        lines += ["", section.title, aligned(head, "runs"), "  ".join("-" * width for width in [*widths, 4])]
-        lines += [aligned(line, braces(row.runs)) for line, row in zip(body, section.rows, strict=True)]
-    notes = [LEGEND, *table.notes] if marked else table.notes
+    head = [marked(column.name, column) for column in table.columns]
+    body = [[marked(c.text(cell), c, cell.rank) for c, cell in _cells(table, row)] for row in table.rows]
+    head, *body = pad([head, *body], table.numeric)
+    rule = ["-" * len(cell) for cell in head]
+    lines, rows = [table.title], iter(body)
+    for section in table.sections:
+        lines += ["", section.title, "  ".join([*head, "runs"]), "  ".join([*rule, "----"])]
+        lines += ["  ".join([*next(rows), braces(row.runs)]).rstrip() for row in section.rows]
+    notes = [LEGEND, *table.notes] if has_ranks else table.notes
     return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
 
 
 def markdown(table: Table) -> str:
     """A table for each section, the runs in its last column."""
     lines = [f"# {_markdown(table.title)}"]
+    head = [*(_markdown(column.name) for column in table.columns), "runs"]
     for section in table.sections:
-        rows = [
-            [*_marked(table, row, _markdown, "**{}**", "<u>{}</u>"), _code(braces(row.runs))] for row in section.rows
-        ]
-        head = [*(_markdown(column.name) for column in table.columns), "runs"]
+        rows = [[*_ranked(table, row, _markdown, "**{}**", "<u>{}</u>"), _code(row.runs)] for row in section.rows]
         lines += ["", f"## {_markdown(section.title)}", "", *markdown_lines(head, rows)]
     return "\n".join([*lines, *(f"\n{_markdown(note)}" for note in table.notes)]) + "\n"
 
@@ -71,82 +59,64 @@ def markdown_lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[s
 
 def latex(table: Table) -> str:
     """A ``tabular`` for ``\\input``; every row ends with its runs in a comment."""
-    width = len(table.columns)
     lines = [
         f"% {_line(table.title)}",
         "% \\usepackage{booktabs}",
-        f"\\begin{{tabular}}{{{''.join('r' if number else 'l' for number in table.numeric)}}}",
+        f"\\begin{{tabular}}{{{''.join('r' if is_number else 'l' for is_number in table.numeric)}}}",
         "\\toprule",
         " & ".join(_latex(column.name) for column in table.columns) + r" \\",
     ]
     for section in table.sections:
-        lines += ["\\midrule", f"\\multicolumn{{{width}}}{{l}}{{\\emph{{{_latex(section.title)}}}}} \\\\"]
+        heading = f"\\multicolumn{{{len(table.columns)}}}{{l}}{{\\emph{{{_latex(section.title)}}}}} \\\\"
+        lines += ["\\midrule", heading]
         for row in section.rows:
-            cells = _marked(table, row, _latex, r"\textbf{{{}}}", r"\underline{{{}}}")
+            cells = _ranked(table, row, _latex, r"\textbf{{{}}}", r"\underline{{{}}}")
             lines.append(f"{' & '.join(cells)} \\\\ % {_line(braces(row.runs))}")
-    lines += ["\\bottomrule", "\\end{tabular}", *(f"% {_line(note)}" for note in table.notes)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *(f"% {_line(note)}" for note in table.notes)]) + "\n"
 
 
 def csv_text(table: Table) -> str:
-    """One line a row: its condition, then value, deviation, number of runs and rank apart, then its runs."""
-    words = list(dict.fromkeys(name for section in table.sections for name in section.words))
-    rows = [row for section in table.sections for row in section.rows]
-    parts = [_parts(column, [row.cells[i] for row in rows]) for i, column in enumerate(table.columns)]
+    """One line a row: its condition, then every number with its deviation, number of runs and rank, then its runs."""
+    conditions = list(dict.fromkeys(name for section in table.sections for name in section.condition))
+    fields = [
+        (i, field)
+        for i, c in enumerate(table.columns)
+        for field in _csv_fields(c, [row.cells[i] for row in table.rows])
+    ]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        [*words, *(f"{c.name} {part}".strip() for c, p in zip(table.columns, parts, strict=True) for part in p), "runs"]
-    )
+    writer.writerow([*conditions, *(f"{table.columns[i].name} {field}".strip() for i, field in fields), "runs"])
     for section in table.sections:
+        condition = [section.condition.get(name, "") for name in conditions]
         for row in section.rows:
-            known = [
-                {"": cell.value, "std": cell.spread, "runs": cell.runs or None, "rank": cell.rank or None}
-                for cell in row.cells
-            ]
-            values = [_raw(of[part]) for of, p in zip(known, parts, strict=True) for part in p]
-            writer.writerow([*(section.words.get(name, "") for name in words), *values, " ".join(row.runs)])
+            cells = [_csv_cell(row.cells[i], field) for i, field in fields]
+            writer.writerow([*condition, *cells, " ".join(row.runs)])
     return out.getvalue()
 
 
-def _parts(column: Column, cells: Sequence[Cell]) -> list[str]:
-    """What of a column's cells has a column of its own."""
+def _csv_fields(column: Column, cells: Sequence[Cell]) -> list[str]:
+    """What of a column's cells has a column of its own: the value, and ``std``, ``runs`` and ``rank`` where they apply."""
     measured = any(cell.runs for cell in cells)
-    there = {
-        "": True,
-        "std": measured or any(cell.spread is not None for cell in cells),
-        "runs": measured,
-        "rank": column.best is not None,
-    }
-    return [name for name, has in there.items() if has]
+    has_spread = measured or any(cell.spread is not None for cell in cells)
+    return ["", *["std"] * has_spread, *["runs"] * measured, *["rank"] * (column.best is not None)]
+
+
+def _csv_cell(cell: Cell, field: str) -> str:
+    value = {"": cell.value, "std": cell.spread, "runs": cell.runs or None, "rank": cell.rank or None}[field]
+    return "" if value is None else value if isinstance(value, str) else repr(value)
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {"txt": text, "md": markdown, "tex": latex, "csv": csv_text}
 
 
-def braces(names: Sequence[str]) -> str:
-    """Several names in short, as a shell would take them: ``runs/gpm-seed{0,1,2}``."""
-    if len(names) < 2:
-        return "".join(names)
-    start = _shared(names).rstrip(DIGITS)
-    rest = [name[len(start) :] for name in names]
-    end = _shared([name[::-1] for name in rest])[::-1].lstrip(DIGITS)
-    return f"{start}{{{','.join(name.removesuffix(end) for name in rest)}}}{end}"
+def _cells(table: Table, row: Row) -> Iterator[tuple[Column, Cell]]:
+    return zip(table.columns, row.cells, strict=True)
 
 
-def _shared(names: Sequence[str]) -> str:
-    """The longest beginning of all ``names``."""
-    return "".join(
-        letters[0] for letters in itertools.takewhile(lambda some: len(set(some)) == 1, zip(*names, strict=False))
-    )
-
-
-def _marked(table: Table, row: Row, escape: Callable[[str], str], best: str, second: str) -> list[str]:
-    def one(column: Column, cell: Cell) -> str:
-        printed = escape(column.text(cell))
-        return {BEST: best, SECOND: second}.get(cell.rank, "{}").format(printed)
-
-    return [one(column, cell) for column, cell in zip(table.columns, row.cells, strict=True)]
+def _ranked(table: Table, row: Row, escape: Callable[[str], str], best: str, second: str) -> list[str]:
+    """The cells of a row, in the format ``best`` or ``second`` where they are."""
+    formats = {BEST: best, SECOND: second}
+    return [formats.get(cell.rank, "{}").format(escape(column.text(cell))) for column, cell in _cells(table, row)]
 
 
 def _line(text: str) -> str:
@@ -158,15 +128,13 @@ def _markdown(text: str) -> str:
     return _line(text).translate(MARKDOWN)
 
 
-def _code(text: str) -> str:
-    fence = "`" * (max((len(ticks) for ticks in re.findall("`+", text)), default=0) + 1)
-    return f"{fence}{_line(text)}{fence}".replace("|", "\\|")
+def _code(runs: Sequence[str]) -> str:
+    """The runs as code, between more backticks than there are in their names."""
+    text = _line(braces(runs))
+    fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
+    return f"{fence}{text}{fence}".replace("|", "\\|")
 
 
 def _latex(text: str) -> str:
     minus = re.sub(r"(?<![\w.-])-(?=\d)", "−", _line(text))
     return minus.translate(LATEX)
-
-
-def _raw(value: str | float | None) -> str:
-    return "" if value is None else value if isinstance(value, str) else repr(value)

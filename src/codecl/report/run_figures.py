@@ -1,195 +1,206 @@
-"""What happened within a run, from its log: training curves, and how full the memory of each layer became."""
+"""The figures of single runs: the accuracy matrix, training curves, and how full the memory of each layer became."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from codecl.report.drawing import (
     COLOURS,
     INK,
-    Drawn,
-    drawn,
-    grid,
+    WIDTH,
+    Drawing,
+    has_room,
+    heat_map,
     legend_below,
     new_figure,
-    numbered,
-    scale,
-    shade,
+    render,
+    styled,
+    task_colour,
     wrapped,
 )
-from codecl.report.experiments import is_number
+from codecl.report.experiments import Condition
+from codecl.report.names import slug, unique
 from codecl.report.records import Run
 
-Tree = dict[str, Any]
-MOST_LAYERS = 24
-"""The most layers with a panel of their own."""
+MOST_PANELS = 24
+"""The most layers whose spectra are drawn."""
 MOST_NUMBERED = 12
 """The most layers whose numbers are printed."""
 TALLEST = 3.4
 """Inches of the tallest heat map."""
-EPOCH = ("task", "epoch", "loss", "validation_loss", "validation_accuracy", "lr")
 
 
-def curves(run: Run, name: str) -> Drawn | None:
-    """Loss and validation accuracy, epoch by epoch; None if the log does not have them."""
-    epochs = [e for e in run.events if e.get("event") == "epoch" and all(is_number(e.get(key)) for key in EPOCH)]
+def figures_of_runs(runs: Sequence[Run], short: Mapping[str, str]) -> dict[str, list[Drawing]]:
+    """The figures of each run, by its name; files are called by its ``short`` name."""
+    taken: set[str] = set()
+    limits = accuracy_limits(runs)
+    found: dict[str, list[Drawing]] = {}
+    with styled():
+        for run in runs:
+            names = [
+                unique(slug(f"{kind}-{short[run.name]}"), taken) for kind in ("matrix", "curves", "fullness", "spectra")
+            ]
+            drawings = [
+                matrix(run, names[0], limits[run.name]),
+                curves(run, names[1]),
+                fullness(run, names[2]),
+                spectra(run, names[3]),
+            ]
+            found[run.name] = [drawing for drawing in drawings if drawing is not None]
+    return found
+
+
+def matrix(run: Run, name: str, limits: tuple[float, float] = (0.0, 100.0)) -> Drawing:
+    """The accuracy on every task after every task. Runs drawn with the same ``limits`` have the same colours."""
+    A = [[math.nan if value is None else value for value in row] for row in run.result.accuracy]
+    names = ["all"] if run.result.joint else [f"{i + 1}" for i in range(len(A))]
+    figure = new_figure(min(0.45 + 0.5 * len(A), 0.5 + 0.8 * WIDTH))
+    axes = figure.add_subplot()
+    numbered = has_room(A, names, _percent)
+    mesh = heat_map(axes, A, names, limits, _percent if numbered else None)
+    if not numbered:
+        figure.colorbar(mesh, ax=axes, pad=0.02)
+    axes.set(xlabel="accuracy on task, %", ylabel="after task")
+    colours = f"Colours from {limits[0]:g} to {limits[1]:g} %."
+    return render(figure, name, f"Accuracy on each task after learning each task: {run.name}. {colours}")
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1f}".replace("100.0", "100")  # there is no room for more
+
+
+def accuracy_limits(runs: Sequence[Run]) -> dict[str, tuple[float, float]]:
+    """For each run, by name: the tens of percent between which all accuracies under its condition lie."""
+    conditions = {run.name: Condition.of_result(run.result) for run in runs}
+    values: dict[Condition, list[float]] = {}
+    for run in runs:
+        measured = [value for row in run.result.accuracy for value in row if value is not None]
+        values.setdefault(conditions[run.name], []).extend(measured)
+    limits = {}
+    for condition, every in values.items():
+        low = min(90.0, 10.0 * math.floor(min(every) / 10))
+        limits[condition] = low, max(low + 10, 10.0 * math.ceil(max(every) / 10))
+    return {name: limits[condition] for name, condition in conditions.items()}
+
+
+def curves(run: Run, name: str) -> Drawing | None:
+    """Loss and validation accuracy, epoch by epoch; None without a log."""
+    epochs = run.record.epochs
     if not epochs:
         return None
     figure = new_figure(2.25)
     loss, accuracy = figure.subplots(2, 1, sharex=True)
-    tasks = list(dict.fromkeys(event["task"] for event in epochs))
+    tasks = list(dict.fromkeys(epoch.task for epoch in epochs))
     for task in tasks:
-        of = [(i + 1, event) for i, event in enumerate(epochs) if event["task"] == task]
-        x = [i for i, _ in of]
-        for axes, key, colour, label in (
+        numbers = [i for i, epoch in enumerate(epochs, start=1) if epoch.task == task]
+        for axes, field, colour, label in (
             (loss, "loss", COLOURS[0], "training"),
             (loss, "validation_loss", COLOURS[1], "validation"),
             (accuracy, "validation_accuracy", COLOURS[1], ""),
         ):
-            y = [event[key] for _, event in of]
             axes.plot(
-                x, y, color=colour, label=label if task == tasks[0] else None, marker="." if len(x) == 1 else None
-            )
-    ends = [i + 0.5 for i in range(1, len(epochs)) if epochs[i]["task"] != epochs[i - 1]["task"]]
+                numbers, [getattr(epochs[i - 1], field) for i in numbers], color=colour,
+                label=label if task == tasks[0] else None, marker="." if len(numbers) == 1 else None,
+            )  # fmt: skip
+    ends = [i + 0.5 for i in range(1, len(epochs)) if epochs[i].task != epochs[i - 1].task]
     for axes in (loss, accuracy):
         for end in ends:
             axes.axvline(end, color=INK, alpha=0.25, linewidth=0.6)
         axes.grid(axis="y")
-    begins = [0.5, *ends, len(epochs) + 0.5]
     if 1 < len(tasks) <= 20:
         above = loss.secondary_xaxis("top")
-        middles = [(a + b) / 2 for a, b in itertools.pairwise(begins)]
+        middles = [(a + b) / 2 for a, b in itertools.pairwise([0.5, *ends, len(epochs) + 0.5])]
         above.set_xticks(middles, [f"{task + 1}" for task in tasks])
         above.tick_params(length=0)
         above.spines[:].set_visible(False)
         above.set_xlabel("task")
-    loss.set(ylabel="loss")
+    loss.set_ylabel("loss")
     legend_below(figure, loss)
     accuracy.xaxis.get_major_locator().set_params(integer=True)
     accuracy.set(xlabel="epoch", ylabel="validation, %", xlim=(0.5, len(epochs) + 0.5))
-    return drawn(name, f"Training and validation, epoch by epoch: {run.name}.", figure)
+    return render(figure, name, f"Training and validation, epoch by epoch: {run.name}.")
 
 
-def fullness(run: Run, name: str) -> Drawn | None:
+def fullness(run: Run, name: str) -> Drawing | None:
     """Of every layer after every task: the share of its inputs that is protected, and how many directions were freed.
 
-    None if the log does not say; older ones do not.
+    Heat maps with numbers one above the other, or without them side by side. None if no layer remembers anything.
     """
-    logged = layers_of(run)
-    every = list(dict.fromkeys(layer for of in logged for layer in of))
-    grids = [
-        _Grid(heading, form, high, [[_number(of.get(layer, {}).get(key)) for of in logged] for layer in every])
-        for key, heading, form, high in (
-            ("capacity", "share of the inputs that is protected", "{:.2f}".format, 1.0),
-            ("freed", "directions freed", "{:.0f}".format, None),
-        )
-    ]
-    grids = [g for g in grids if any(value > 0 for row in g.rows for value in row)]
-    if not grids:
+    tasks = [event.layers for event in run.record.tasks]
+    layers = list(dict.fromkeys(layer for task in tasks for layer in task))
+    maps = []
+    for field, heading, form, high in (
+        ("capacity", "share of the inputs that is protected", "{:.2f}".format, 1.0),
+        ("freed", "directions freed", "{:.0f}".format, None),
+    ):
+        rows = [[_number(task.get(layer, {}).get(field)) for task in tasks] for layer in layers]
+        largest = max((value for row in rows for value in row if value > 0), default=None)
+        if largest is not None:
+            maps.append((heading, form, (0.0, high or largest), rows))
+    if not maps:
         return None
-    names = [_cut(layer, 20) for layer in _short(every)]
-    few = len(names) <= MOST_NUMBERED and all(numbered(g.rows, names, g.form) for g in grids)
-    figure = _numbers(grids, names) if few else _colours(grids, names)
-    return drawn(name, f"How full the memory of each layer is, and what was freed: {run.name}.", figure)
-
-
-@dataclass(frozen=True)
-class _Grid:
-    """Numbers of every layer after every task, up to ``high`` or the largest there is."""
-
-    heading: str
-    form: Callable[[float], str]
-    high: float | None
-    rows: list[list[float]]
-
-    @property
-    def limits(self) -> tuple[float, float]:
-        largest = max(value for row in self.rows for value in row if not math.isnan(value))
-        return 0.0, largest if self.high is None else self.high
-
-
-def _numbers(grids: Sequence[_Grid], names: Sequence[str]) -> Any:
-    """One heat map above the other, with numbers."""
-    figure = new_figure(len(grids) * (0.5 + 0.17 * len(names)) + 0.2)
-    panels = figure.subplots(len(grids), 1, squeeze=False, sharex=True)[:, 0]
-    for axes, g in zip(panels, grids, strict=True):
-        grid(axes, g.rows, names, g.limits, g.form)
-        axes.set_title(g.heading)
-    panels[-1].set_xlabel("after task")
-    return figure
-
-
-def _colours(grids: Sequence[_Grid], names: Sequence[str]) -> Any:
-    """Heat maps of all layers side by side, with what the colours mean below; of many layers, some are named."""
+    names = [_cut(layer, 20) for layer in _short(layers)]
+    numbered = len(names) <= MOST_NUMBERED and all(has_room(rows, names, form) for _, form, _, rows in maps)
     tall = min(TALLEST, 0.17 * len(names))
-    step = math.ceil(0.12 * len(names) / tall)
-    figure = new_figure(1.25 + tall)
-    panels = figure.subplots(1, len(grids), squeeze=False, sharey=True)[0]
-    for axes, g in zip(panels, grids, strict=True):
-        some = [label if i % step == 0 else "" for i, label in enumerate(names)]
-        mesh = grid(axes, g.rows, some, g.limits, most=12 // len(grids))
-        axes.set(title=wrapped(g.heading, 20), xlabel="after task")
-        figure.colorbar(mesh, ax=axes, location="bottom", aspect=12, pad=0.03)
-    return figure
+    figure = new_figure(0.2 + len(maps) * (0.5 + tall) if numbered else 1.25 + tall)
+    shape = (len(maps), 1) if numbered else (1, len(maps))
+    panels = figure.subplots(*shape, squeeze=False, sharex=numbered, sharey=not numbered).flat
+    for axes, (heading, form, limits, rows) in zip(panels, maps, strict=True):
+        if numbered:
+            heat_map(axes, rows, names, limits, form)
+            axes.set_title(heading)
+        else:
+            mesh = heat_map(axes, rows, names, limits, None, int(tall / 0.12), 12 // len(maps))
+            axes.set(title=wrapped(heading, 20), xlabel="after task")
+            figure.colorbar(mesh, ax=axes, location="bottom", aspect=12, pad=0.03)
+    axes.set_xlabel("after task")
+    return render(figure, name, f"How full the memory of each layer is, and what was freed: {run.name}.")
 
 
-def spectra(run: Run, name: str) -> Drawn | None:
+def spectra(run: Run, name: str) -> Drawing | None:
     """The singular values of every layer's conceptor, after every task, over the share of inputs they stand for."""
-    logged = layers_of(run)
-    every = list(dict.fromkeys(layer for of in logged for layer in of if _spectrum(of[layer])))
-    shown = min(MOST_LAYERS, len(every))
-    names = [every[round(i * (len(every) - 1) / max(1, shown - 1))] for i in range(shown)]
-    if not names:
+    tasks = [event.layers for event in run.record.tasks]
+    layers = list(dict.fromkeys(n for task in tasks for n, layer in task.items() if _has_spectrum(layer)))
+    if not layers:
         return None
-    columns = 2 if len(names) <= 8 else 3
-    rows = math.ceil(len(names) / columns)
+    count = min(MOST_PANELS, len(layers))
+    drawn = [layers[round(i * (len(layers) - 1) / max(1, count - 1))] for i in range(count)]
+    columns = 2 if count <= 8 else 3
+    rows = math.ceil(count / columns)
     figure = new_figure(0.55 + 0.95 * rows)
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat
-    width = 26 if columns == 2 else 16
-    for axes, layer, label in zip(panels, names, _short(names), strict=False):
-        for t, of in enumerate(logged):
-            if values := _spectrum(of.get(layer, {})):
-                share = of[layer]["rank"] / of[layer]["shape"][-1]
+    for axes, layer, label in zip(panels, drawn, _short(drawn), strict=False):
+        for t, task in enumerate(tasks):
+            if _has_spectrum(summary := task.get(layer, {})):
+                values, share = summary["spectrum"], summary["rank"] / summary["shape"][-1]
                 x = [share * i / max(1, len(values) - 1) for i in range(len(values))]
-                axes.plot(x, values, color=shade(t, len(logged)), linewidth=0.9, label=f"{t + 1}")
-        axes.set_title(_cut(label, width))
+                axes.plot(x, values, color=task_colour(t, len(tasks)), linewidth=0.9, label=f"{t + 1}")
+        axes.set_title(_cut(label, 26 if columns == 2 else 16))
         axes.grid()
     for i, axes in enumerate(figure.axes):
-        axes.set_visible(i < len(names))
-        if i >= len(names) - columns:  # the lowest of its column
+        axes.set_visible(i < count)
+        if i >= count - columns:  # the lowest of its column
             axes.set_xlabel("share of the inputs")
             axes.tick_params(labelbottom=True)
-    figure.supylabel("singular value", fontsize=7)
-    scale(figure, len(logged))
+    figure.supylabel("singular value")
+    some = sorted({0, len(tasks) // 2, len(tasks) - 1})
+    lines = [figure.axes[0].plot([], [], color=task_colour(t, len(tasks)))[0] for t in some]
+    figure.legend(lines, [f"task {t + 1}" for t in some], loc="outside lower center", ncols=len(some))
     left_out = ""
-    if len(every) > len(names):
-        left_out = f" {len(names)} of {len(every)} layers, from the first to the last."
-        figure.suptitle(left_out.strip(" ."), fontsize=7)
-    return drawn(name, f"Spectra of the conceptors, a line for each task: {run.name}.{left_out}", figure)
+    if len(layers) > count:
+        left_out = f" {count} of {len(layers)} layers, from the first to the last."
+        figure.suptitle(left_out.strip(" ."))
+    return render(figure, name, f"Spectra of the conceptors, a line for each task: {run.name}.{left_out}")
 
 
-def layers_of(run: Run) -> list[dict[str, Tree]]:
-    """What the log says of every layer after each task, layers by name; empty if it says nothing, as older ones do."""
-    logged = [event.get("layers") for event in run.events if event.get("event") == "task"]
-    if not any(isinstance(of, dict) for of in logged):
-        return []
-    return [{k: v for k, v in of.items() if isinstance(v, dict)} if isinstance(of, dict) else {} for of in logged]
+def _has_spectrum(layer: Mapping[str, object]) -> bool:
+    return bool(layer.get("spectrum")) and layer.get("rank") is not None
 
 
-def _spectrum(layer: Tree) -> list[float]:
-    """The singular values of a layer, if they are there with what is needed to place them."""
-    values, shape, rank = layer.get("spectrum"), layer.get("shape"), layer.get("rank")
-    if not (isinstance(shape, list) and shape and is_number(shape[-1]) and shape[-1] > 0 and is_number(rank)):
-        return []
-    return values if isinstance(values, list) and all(map(is_number, values)) else []
-
-
-def _number(value: Any) -> float:
-    return float(value) if is_number(value) and math.isfinite(value) else math.nan
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _short(names: Sequence[str]) -> list[str]:

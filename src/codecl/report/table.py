@@ -1,6 +1,6 @@
 """A table as a value: sections of rows, cells that know their number, spread, runs and rank.
 
-What is best is decided here, once, for every way to print it.
+What is best is decided here, once, for every format.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ def two_digits(value: float) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, or a number with its standard deviation over ``runs`` runs; ``rank`` is 1, 2, or 0 for all others."""
+    """A text, or a number with its standard deviation over ``runs`` runs.
+
+    ``rank`` is 1, 2, or 0 for all others. An ``unranked`` cell takes no rank, such as a baseline's distance from itself.
+    """
 
     value: str | float | None = None
     spread: float | None = None
     runs: int = 0
     rank: int = 0
-    outside: bool = False
-    """Takes no rank: a baseline's distance from itself."""
+    unranked: bool = False
 
     @classmethod
     def mean(cls, values: Sequence[float]) -> Cell:
-        """Mean and deviation (ddof = 1) of as many runs as there are values; nothing of none."""
+        """Mean and deviation (ddof = 1) of as many runs as there are values; an empty cell for none."""
         if not values:
             return cls()
-        of = metrics.mean_std(values)
-        return cls(of.mean, of.std, of.n)
+        over_runs = metrics.mean_std(values)
+        return cls(over_runs.mean, over_runs.std, over_runs.n)
 
 
 @dataclass(frozen=True)
@@ -47,30 +49,30 @@ class Column:
     show: Callable[[float], str] = two_digits
     best: Literal["highest", "lowest"] | None = None
 
-    def text(self, cell: Cell, between: str = " ± ") -> str:
+    def text(self, cell: Cell) -> str:
         if cell.value is None:
             return "–"
         if isinstance(cell.value, str):
             return cell.value
-        return self.show(cell.value) + (between + self.show(cell.spread) if cell.spread is not None else "")
+        return self.show(cell.value) + (f" ± {self.show(cell.spread)}" if cell.spread is not None else "")
 
 
 @dataclass(frozen=True)
 class Row:
-    """``runs`` are the directories that the numbers come from; one ``hors_concours`` takes no rank."""
+    """``runs`` are the directories that the numbers come from; an ``unranked`` row takes no rank."""
 
     cells: tuple[Cell, ...]
     runs: tuple[str, ...] = ()
-    hors_concours: bool = False
+    unranked: bool = False
 
 
 @dataclass(frozen=True)
 class Section:
-    """Rows that may be compared, and under which ``words`` they were measured."""
+    """Rows that may be compared, and the ``condition`` they were measured under, field by field."""
 
     title: str
     rows: tuple[Row, ...]
-    words: Mapping[str, str] = field(default_factory=dict)
+    condition: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,45 +86,55 @@ class Table:
     notes: tuple[str, ...] = ()
 
     @property
+    def rows(self) -> list[Row]:
+        return [row for section in self.sections for row in section.rows]
+
+    @property
     def numeric(self) -> list[bool]:
         """Which columns hold numbers."""
-        return [
-            any(isinstance(row.cells[i].value, int | float) for section in self.sections for row in section.rows)
-            for i in range(len(self.columns))
-        ]
+        columns = range(len(self.columns))
+        return [any(isinstance(row.cells[i].value, int | float) for row in self.rows) for i in columns]
+
+    def with_rows(self, change: Callable[[Row], Row]) -> Table:
+        sections = (replace(s, rows=tuple(map(change, s.rows))) for s in self.sections)
+        return replace(self, sections=tuple(sections))
+
+    def with_columns(self, keep: Callable[[int], bool]) -> Table:
+        """The table with the columns whose number is to be kept."""
+        kept = [i for i in range(len(self.columns)) if keep(i)]
+        table = self.with_rows(lambda row: replace(row, cells=tuple(row.cells[i] for i in kept)))
+        return replace(table, columns=tuple(self.columns[i] for i in kept))
 
 
 def make_table(
     name: str, title: str, columns: Sequence[Column], sections: Sequence[Section], notes: Sequence[str] = ()
 ) -> Table:
-    """The table with its ranks, without columns that nobody has anything in."""
-    rows = [row for section in sections for row in section.rows]
-    kept = [i for i in range(len(columns)) if any(row.cells[i].value is not None for row in rows)]
-    ranked = [replace(s, rows=_pick(_ranked(s.rows, columns), kept)) for s in sections]
-    return Table(name, title, tuple(columns[i] for i in kept), tuple(ranked), tuple(notes))
+    """The table with its ranks, without empty columns."""
+    ranked = tuple(replace(section, rows=_ranked(section.rows, columns)) for section in sections)
+    table = Table(name, title, tuple(columns), ranked, tuple(notes))
+    return table.with_columns(lambda i: any(row.cells[i].value is not None for row in table.rows))
 
 
-def _pick(rows: Sequence[Row], kept: Sequence[int]) -> tuple[Row, ...]:
-    return tuple(replace(row, cells=tuple(row.cells[i] for i in kept)) for row in rows)
+def _ranked(rows: Sequence[Row], columns: Sequence[Column]) -> tuple[Row, ...]:
+    by_column = [_rank(column, [(row.cells[i], row.unranked) for row in rows]) for i, column in enumerate(columns)]
+    return tuple(replace(row, cells=cells) for row, cells in zip(rows, zip(*by_column, strict=True), strict=True))
 
 
-def _ranked(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
-    cells = [list(row.cells) for row in rows]
-    for i, column in enumerate(columns):
-        if column.best:
-            ranks = _ranks(column, [_competing(row, row.cells[i]) for row in rows])
-            for line, rank in zip(cells, ranks, strict=True):
-                line[i] = replace(line[i], rank=rank)
-    return [replace(row, cells=tuple(line)) for row, line in zip(rows, cells, strict=True)]
+def _rank(column: Column, cells: Sequence[tuple[Cell, bool]]) -> list[Cell]:
+    """Mark the best and the second best. What prints the same is the same; if all do, none is the best."""
+    competing = [
+        cell.value
+        for cell, unranked in cells
+        if isinstance(cell.value, int | float) and not (unranked or cell.unranked)
+    ]
+    ordered = sorted(competing, reverse=column.best == "highest") if column.best else []
+    printed = list(dict.fromkeys(map(column.show, ordered)))
+    ranks = dict(zip(printed, (BEST, SECOND), strict=False)) if len(printed) > 1 else {}
+    return [
+        cell if unranked or cell.unranked else replace(cell, rank=ranks.get(_shown(column, cell), 0))
+        for cell, unranked in cells
+    ]
 
 
-def _competing(row: Row, cell: Cell) -> str | float | None:
-    return None if row.hors_concours or cell.outside else cell.value
-
-
-def _ranks(column: Column, values: Sequence[str | float | None]) -> list[int]:
-    """The best, the second best, 0 for the rest. What prints the same is the same; if all do, none is the best."""
-    numbers = sorted({v for v in values if isinstance(v, int | float)}, reverse=column.best == "highest")
-    printed = list(dict.fromkeys(column.show(number) for number in numbers))
-    places = dict(zip(printed, (BEST, SECOND), strict=False)) if len(printed) > 1 else {}
-    return [places.get(column.show(v), 0) if isinstance(v, int | float) else 0 for v in values]
+def _shown(column: Column, cell: Cell) -> str:
+    return column.show(cell.value) if isinstance(cell.value, int | float) else ""

@@ -1,1 +1,13 @@
-"""Benchmarks, recipes, run records and comparisons: everything a command of ``codecl`` does."""
+"""Runs on disk.
+
+recipe      all that is needed to run an experiment again, as data
+plugins     methods and benchmarks by name, also a user's own
+run         running a recipe in a run directory
+run_many    several runs at a time
+sweep       one method at several values of its hyperparameters
+rundir      the run directory: recipe, log, checkpoints, result
+records     what a run directory records, as typed values; events are the lines of its log
+untrusted   reading files that anyone may have written; fields are the checks of single values
+progress    what a person sees of runs in plain lines; live is the same on a terminal
+trackers    TensorBoard, MLflow and Weights & Biases
+"""

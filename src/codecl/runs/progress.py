@@ -1,116 +1,115 @@
-"""What a person sees while a run goes on: a line that is rewritten on a terminal, plain lines anywhere else."""
+"""What a person sees while runs go on: plain lines here, bars on a terminal that ``rich`` draws (``live``)."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any, TextIO
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TextIO
 
-Event = Mapping[str, Any]
+from codecl.runs.events import EpochCount, EpochEvent, Event, NoticeEvent, ResumeEvent, TaskEvent
+from codecl.runs.plugins import find_benchmark
+from codecl.runs.recipe import Recipe
+from codecl.text import duration
+
+RECENT = 10
+"""The epochs whose time tells how long the next ones take."""
 
 
-class ShowProgress:
-    """Task, epoch, loss, validation accuracy, learning rate, time left; the accuracy matrix, row by row."""
+class Display(Protocol):
+    """Shows the events of runs by name; a single run has an empty one."""
 
-    def __init__(self, tasks: int, epochs: int, out: TextIO | None = None, label: str = "") -> None:
-        self.tasks, self.epochs, self.label = tasks, epochs, f"{label} " if label else ""
-        self.out = out or sys.stdout
-        self.rewrites = self.out.isatty()
-        self._seconds: list[float] = []
-        self._epochs_of_task: dict[int, int] = {}
+    def show(self, name: str, event: Event) -> None: ...
+    def close(self) -> None: ...
 
-    def __call__(self, event: Event) -> None:
-        kind = event["event"]
-        if kind == "epoch":
-            self._seconds.append(event["seconds"])
-            self._epochs_of_task[event["task"]] = event["epoch"]
-            self._line(self.epoch_text(event))
-        elif kind == "task":
-            self._end_line()
-            known = [value for value in event["accuracy"] if value is not None]
-            cells = " ".join(f"{value:5.1f}" for value in known)
-            mean = sum(known) / len(known)
-            print(f"{self.label}after {self._tasks(event)}: {cells}   mean {mean:.1f}", file=self.out, flush=True)
-        elif kind in ("resume", "notice"):
-            self._end_line()
-            print(f"{self.label}{self._words(event)}", file=self.out, flush=True)
 
-    def epoch_text(self, event: Event) -> str:
-        return (
-            f"{self.label}{self._tasks(event)}  epoch {event['epoch']}/{event['of']}  "
-            f"loss {event['loss']:.4f}  validation {event['validation_accuracy']:.1f} %  lr {event['lr']:.2g}  "
-            f"at most {duration(self.time_left(event))} left"
-        )
+def open_display(recipes: Mapping[str, Recipe], out: TextIO | None = None) -> Display:
+    """The display for these runs: a live one on a terminal, if ``rich`` is installed, and else plain lines."""
+    out = out or sys.stdout
+    paces = {name: Pace.of(recipe) for name, recipe in recipes.items()}
+    if out.isatty() and importlib.util.find_spec("rich") is not None:
+        from codecl.runs.live import LiveDisplay
 
-    def time_left(self, event: Event) -> float:
-        """If every epoch took as long as the recent ones, and later tasks as many as the finished ones needed."""
-        recent = self._seconds[-10:]
-        finished = [n for task, n in self._epochs_of_task.items() if task < event["task"]]
+        return LiveDisplay(paces, out)
+    return PlainDisplay(paces, out)
+
+
+@dataclass
+class Pace:
+    """How far a run of ``tasks`` tasks, of at most ``epochs`` epochs each, has come, and how long the rest may take."""
+
+    tasks: int
+    epochs: int
+    seconds: list[float] = field(default_factory=list)
+    count: EpochCount = field(default_factory=EpochCount)
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Pace:
+        return cls(recipe.tasks or find_benchmark(recipe.benchmark).tasks, recipe.training["epochs"])
+
+    def see(self, event: Event) -> None:
+        self.count.see(event)
+        if isinstance(event, EpochEvent):
+            self.seconds.append(event.seconds)
+
+    def epochs_left(self, event: EpochEvent) -> float:
+        """At most so many, if later tasks need as many as the finished ones did."""
+        finished = [epochs for task, epochs in self.count.by_task.items() if task < event.task]
         usual = sum(finished) / len(finished) if finished else self.epochs
-        epochs = max(event["of"] - event["epoch"], 0) + usual * (self.tasks - event["task"] - 1)
-        return float(epochs * sum(recent) / len(recent))
+        return max(event.max_epochs - event.epoch, 0) + usual * (self.tasks - event.task - 1)
+
+    def time_left(self, event: EpochEvent) -> float:
+        """Seconds, if every epoch takes as long as the recent ones."""
+        recent = self.seconds[-RECENT:]
+        return self.epochs_left(event) * sum(recent) / len(recent)
+
+    def fraction_done(self, event: EpochEvent) -> float:
+        done = self.count.up_to(event.task)
+        return done / (done + self.epochs_left(event))
+
+    def describe(self, event: Event) -> str:
+        """The event in a line."""
+        if isinstance(event, EpochEvent):
+            return (
+                f"{self.task_name(event)}  epoch {event.epoch}/{event.max_epochs}  "
+                f"loss {event.loss:.4f}  validation {event.validation_accuracy:.1f} %  lr {event.lr:.2g}  "
+                f"at most {duration(self.time_left(event))} left"
+            )
+        if isinstance(event, TaskEvent):
+            cells = " ".join(f"{value:5.1f}" for value in event.measured)
+            return f"after {self.task_name(event)}: {cells}   mean {mean_accuracy(event):.1f}"
+        if isinstance(event, ResumeEvent):
+            task = f"task {event.task + 1}" if event.together is None else "all tasks"
+            return f"going on with {task} after epoch {event.epoch}"
+        return event.text if isinstance(event, NoticeEvent) else ""
+
+    def task_name(self, event: EpochEvent | TaskEvent) -> str:
+        return f"task {event.task + 1}/{self.tasks}" if event.together is None else f"all {self.tasks} tasks"
+
+
+@dataclass(frozen=True)
+class PlainDisplay:
+    """A line for every event, which begins with the name of the run."""
+
+    paces: Mapping[str, Pace]
+    out: TextIO
+
+    def show(self, name: str, event: Event) -> None:
+        self.paces[name].see(event)
+        label = f"{name} " if name else ""
+        print(f"{label}{self.paces[name].describe(event)}", file=self.out, flush=True)
 
     def close(self) -> None:
-        self._end_line()
-
-    def _tasks(self, event: Event) -> str:
-        return f"all {self.tasks} tasks" if "together" in event else f"task {event['task'] + 1}/{self.tasks}"
-
-    def _words(self, event: Event) -> str:
-        if event["event"] == "notice":
-            return str(event["text"])
-        what = "all tasks" if "together" in event else f"task {event['task'] + 1}"
-        return f"going on with {what} after epoch {event['epoch']}"
-
-    def _line(self, text: str) -> None:
-        if self.rewrites:
-            print(f"\r\x1b[K{text}", end="", file=self.out, flush=True)
-            self._open = True
-        else:
-            print(text, file=self.out, flush=True)
-
-    _open = False
-
-    def _end_line(self) -> None:
-        if self._open:
-            print("\r\x1b[K", end="", file=self.out, flush=True)
-            self._open = False
+        """Nothing is open."""
 
 
-def print_json(event: Event) -> None:
-    """Every event as a line of JSON on standard output."""
-    print(json.dumps(event), flush=True)
+def mean_accuracy(event: TaskEvent) -> float:
+    """Over the tasks learned so far, in percent."""
+    return sum(event.measured) / len(event.measured)
 
 
-def duration(seconds: float) -> str:
-    """``75`` as ``1m15s``."""
-    whole = round(seconds)
-    hours, minutes = divmod(whole // 60, 60)
-    if hours:
-        return f"{hours}h{minutes:02d}m"
-    return f"{minutes}m{whole % 60:02d}s" if minutes else f"{whole}s"
-
-
-def size(count: int) -> str:
-    """Bytes as a person reads them."""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5:  # from there on three digits round to 1000, which is 1 of the next unit
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB" if value < 999.5 else f"{value:.0f} TB"
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """Aligned columns, the first to the left and the others to the right."""
-    widths = [max(len(line[i]) for line in (head, *rows)) for i in range(len(head))]
-
-    def align(line: list[str]) -> str:
-        cells = [
-            line[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
-        ]
-        return "  ".join(cells).rstrip()
-
-    return "\n".join([align(head), "  ".join("-" * width for width in widths), *map(align, rows)])
+def print_json(value: Mapping[str, Any]) -> None:
+    """A line of JSON on standard output."""
+    print(json.dumps(value), flush=True)

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from codecl.benchmarks.registry import EMBEDDED, find_benchmark, find_method
+from codecl.benchmarks.registry import EMBEDDED
 from codecl.errors import UsageError
 from codecl.methods import Method
+from codecl.runs.plugins import find_benchmark, find_method
+from codecl.runs.toml import from_toml, to_toml, toml_key
+from codecl.runs.untrusted import MEGABYTE, read_text
 from codecl.text import unknown_name
 from codecl.training.plan import Plan
 
@@ -37,6 +39,7 @@ KINDS = {
 }
 TYPES = {"text": str, "true or false": bool, "a whole number": int, "a table": dict}
 MOST_THREADS = 1024
+RECIPE_LIMIT = MEGABYTE
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,9 @@ class Recipe:
     def to_toml(self) -> str:
         flat = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         tables = {name: flat.pop(name) for name in TABLES}
-        lines = [f"{key} = {_toml(value)}" for key, value in flat.items()]
+        lines = [f"{key} = {to_toml(value)}" for key, value in flat.items()]
         for name, table in tables.items():
-            lines += ["", f"[{name}]", *(f"{_key(key)} = {_toml(value)}" for key, value in table.items())]
+            lines += ["", f"[{name}]", *(f"{toml_key(key)} = {to_toml(value)}" for key, value in table.items())]
         return "\n".join(lines) + "\n"
 
     def differences(self, other: Recipe) -> list[str]:
@@ -73,57 +76,81 @@ class Recipe:
 
 
 def make_recipe(asked: Mapping[str, Any], changes: Mapping[str, Any], epochs: int | None = None) -> Recipe:
-    """The complete recipe for the fields that were ``asked``, with ``changes`` to single hyperparameters."""
+    """The complete recipe for what was asked.
+
+    Args:
+        asked: Fields of a recipe, as many as there are; None counts as not given.
+        changes: Values of single hyperparameters, in whichever table they stand.
+        epochs: The most epochs of a task.
+
+    >>> make_recipe({"method": "gpm"}, {"lr": 0.5}).training["lr"]
+    0.5
+    """
     given = {key: value for key, value in asked.items() if value is not None}
-    known = {f.name for f in dataclasses.fields(Recipe)}
-    if unknown := given.keys() - known:
-        raise UsageError(f"recipe: {unknown_name('field', sorted(unknown)[0], sorted(known))}")
     _check_top(given)
     name, benchmark = given.get("method", "code-cl"), given.get("benchmark", EMBEDDED)
-    preset, quick = given.get("preset", "paper"), bool(given.get("quick", False))
+    preset, quick = given.get("preset", PRESETS[0]), given.get("quick", False)
     if preset not in PRESETS:
         raise UsageError(unknown_name("preset", preset, PRESETS))
-    method = find_method(name)
-    switches = find_benchmark(benchmark).switches
+    method, switches = find_method(name), find_benchmark(benchmark).switches
     published = _published(benchmark, name, preset)
-    training = _plan_defaults() | published["training"] | dict(given.get("training", {}))
-    settings = (
-        setting_defaults(method) | method.preset(preset) | published["settings"] | dict(given.get("settings", {}))
-    )
-    data = {switch: choices[0] for switch, choices in switches.items()}
-    data |= {key: _word(value) for key, value in given.get("data", {}).items()}
+    settings = setting_defaults(method)
+    tables: dict[str, dict[str, Any]] = {
+        "training": _plan_defaults() | published["training"],
+        "settings": settings | method.preset(preset) | published["settings"],
+        "data": {switch: choices[0] for switch, choices in switches.items()},
+    }
+    for table, known in {"training": _plan_defaults(), "settings": settings, "data": switches}.items():
+        tables[table] |= given.get(table, {})
+        _check_names(table, tables[table], known)
+    _apply(changes, tables, name)
+    if epochs is not None:
+        tables["training"]["epochs"] = epochs
+    _check_training(tables["training"])
+    _check_settings(tables["settings"], settings)
+    tables["data"] = _choices(tables["data"], switches)
+    if quick:
+        _cut_schedule(tables["training"], keep_patience="patience" in changes)
+    rest: dict[str, Any] = {key: given[key] for key in ("seed", "threads", "device", "tasks") if key in given} | tables
+    return Recipe(name, benchmark, preset, quick, **rest)
+
+
+def _apply(changes: Mapping[str, Any], tables: Mapping[str, dict[str, Any]], method: str) -> None:
     for key, value in changes.items():
-        table = next((table for table in (training, settings, data) if key in table), None)
+        table = next((table for table in tables.values() if key in table), None)
         if table is None:
-            raise UsageError(unknown_name(f"hyperparameter of {name}", key, [*training, *settings, *data]))
-        table[key] = _word(value) if table is data else value
-    _check_names("training", training, _plan_defaults())
-    _check_names("settings", settings, setting_defaults(method))
-    _check_names("data", data, switches)
-    for switch, choice in data.items():
+            known = [name for table in tables.values() for name in table]
+            raise UsageError(unknown_name(f"hyperparameter of {method}", key, known))
+        table[key] = value
+
+
+def _choices(data: Mapping[str, Any], switches: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """What was chosen about the data, as text; ``UsageError`` where there is no such choice."""
+    chosen = {switch: to_toml(value) if isinstance(value, bool) else str(value) for switch, value in data.items()}
+    for switch, choice in chosen.items():
         if choice not in switches[switch]:
             raise UsageError(f"data: {unknown_name(f'choice of {switch}', choice, switches[switch])}")
-    if epochs is not None:
-        training["epochs"] = epochs
-    _check_training(training)
-    _check_settings(settings, setting_defaults(method))
-    if quick and training["epochs"] > QUICK_EPOCHS:
-        if "patience" not in changes:  # cut with the epochs, or the learning rate would never decay
+    return chosen
+
+
+def _cut_schedule(training: dict[str, Any], keep_patience: bool) -> None:
+    """At most ``QUICK_EPOCHS``; patience is cut with them, or the learning rate would never decay."""
+    if training["epochs"] > QUICK_EPOCHS:
+        if not keep_patience:
             training["patience"] = max(2, round(training["patience"] * QUICK_EPOCHS / training["epochs"]))
         training["epochs"] = QUICK_EPOCHS
-    top = {key: given[key] for key in ("seed", "threads", "device", "tasks") if key in given}
-    return Recipe(name, benchmark, preset, quick, **top, training=training, settings=settings, data=data)
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
     """The fields that a TOML file gives; it need not give all."""
     try:
-        fields: dict[str, Any] = _nones(tomllib.loads(path.read_text(encoding="utf-8")))
-        return fields
+        return from_toml(read_text(path, RECIPE_LIMIT))
     except FileNotFoundError:
         raise UsageError(f"there is no recipe file {path}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except OSError as error:
         raise UsageError(f"{path} is not a recipe: {error}.") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not a recipe: {error}") from None
 
 
 def parse_change(text: str) -> tuple[str, Any]:
@@ -132,10 +159,12 @@ def parse_change(text: str) -> tuple[str, Any]:
     if not equals or not name.strip():
         raise UsageError(f"--set takes name=value; got {text!r}.")
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
+        parsed = from_toml(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        parsed = value.strip()
-    return name.strip(), _nones(parsed)
+        parsed = None if value.strip() == "none" else value.strip()
+    except ValueError as error:
+        raise UsageError(f"--set {name.strip()}: {error}") from None
+    return name.strip(), parsed
 
 
 def setting_defaults(method: type[Method]) -> dict[str, Any]:
@@ -162,7 +191,7 @@ def _published(benchmark: str, method: str, preset: str) -> dict[str, dict[str, 
     """
     tables = _recipe_files(benchmark)
     layers = [layer for table in tables for layer in (table, table.get("presets", {}).get(preset, {}))]
-    methods = {name: of for table in tables for name, of in table.get("methods", {}).items()}
+    methods = {name: values for table in tables for name, values in table.get("methods", {}).items()}
     training: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     for layer in layers:
@@ -181,7 +210,7 @@ def _recipe_files(benchmark: str) -> list[dict[str, Any]]:
     if ":" in benchmark:
         return []
     file = resources.files("codecl.benchmarks") / "recipes" / f"{benchmark}.toml"
-    own = _nones(tomllib.loads(file.read_text(encoding="utf-8")))
+    own = from_toml(file.read_text(encoding="utf-8"))
     return [*(_recipe_files(own["like"]) if "like" in own else ()), own]
 
 
@@ -202,6 +231,9 @@ def _check_names(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) 
 
 
 def _check_top(given: Mapping[str, Any]) -> None:
+    known = {f.name for f in dataclasses.fields(Recipe)}
+    if unknown := given.keys() - known:
+        raise UsageError(f"recipe: {unknown_name('field', sorted(unknown)[0], sorted(known))}")
     for kind, names in KINDS.items():
         for name in names:
             if name in given and type(given[name]) is not TYPES[kind]:
@@ -209,6 +241,8 @@ def _check_top(given: Mapping[str, Any]) -> None:
     for name, most in {"threads": MOST_THREADS, "tasks": None}.items():
         if name in given and not 1 <= given[name] <= (most or given[name]):
             raise UsageError(f"{name} must be 1 or more{f', at most {most}' if most else ''}; got {given[name]}.")
+    if not -(2**63) <= given.get("seed", 0) < 2**63:
+        raise UsageError(f"seed must be a whole number of 64 bits; got {given['seed']!r:.80}.")
 
 
 def _check_training(training: Mapping[str, Any]) -> None:
@@ -238,44 +272,6 @@ def _check_settings(settings: Mapping[str, Any], defaults: Mapping[str, Any]) ->
         }.get(type(default), ("", False))
         if wrong and value is not None:
             raise UsageError(f"settings: {name} must be {kind}; got {value!r}.")
-
-
-def _toml(value: Any) -> str:
-    if value is None:
-        return '"none"'  # TOML has no word for it
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    raise UsageError(f"{value!r} cannot be written to a recipe.")
-
-
-def _key(name: str) -> str:
-    bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
-    return name if bare else _quoted(name)
-
-
-def _quoted(text: str) -> str:
-    """A basic string of TOML: JSON's escapes, but for surrogate pairs and the one control character JSON leaves."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _word(value: Any) -> str:
-    return _toml(value) if isinstance(value, bool) else str(value)
-
-
-def _nones(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _nones(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_nones(item) for item in value]
-    return None if value == "none" else value
 
 
 def _flatten(recipe: Recipe) -> dict[str, Any]:

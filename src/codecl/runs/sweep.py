@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from codecl.errors import UsageError
-from codecl.report.table import DEVIATION
-from codecl.runs.progress import table
 from codecl.runs.recipe import Recipe, parse_change
-from codecl.runs.run_many import MEASURES, measured
+from codecl.text import shown
 
-Tree = dict[str, Any]
 Changes = dict[str, Any]
 BASE = "base"
 TOKEN = r""""(?:\\.|[^"\\])*"|'[^']*'|."""
 """Quoted text, or a character."""
 LONGEST = 40
-"""Of the characters that a value gives to the name of a directory."""
+"""The characters of a value in the name of a directory."""
 
 
 def parse_variations(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -62,8 +58,8 @@ def split_values(text: str) -> list[str]:
     return [piece.strip() for piece in pieces]
 
 
-def tables_of(variations: Mapping[str, Sequence[Any]], grid: bool) -> list[list[Changes]]:
-    """The rows of every table, as what they change: a table for each hyperparameter, or one of all combinations."""
+def variation_tables(variations: Mapping[str, Sequence[Any]], grid: bool) -> list[list[Changes]]:
+    """The changes in the rows of every table: a table for each hyperparameter, or one of all combinations."""
     if grid:
         return [[dict(zip(variations, values, strict=True)) for values in itertools.product(*variations.values())]]
     return [[{name: value} for value in values] for name, values in variations.items()]
@@ -75,32 +71,6 @@ def cell_name(recipe: Recipe, base: Recipe, varied: Sequence[str]) -> str:
     return ",".join(f"{name}={_safe(shown(values[name]))}" for name in varied if values[name] != usual[name]) or BASE
 
 
-def report(rows: Sequence[tuple[str, Changes, Sequence[Tree]]]) -> str:
-    """One table: the cell of every row, its values, and the results that it has."""
-    values = [[shown(value) for value in changes.values()] for _, changes, _ in rows]
-    marks = [" (base)" if cell == BASE else "" for cell, _, _ in rows]
-    lines = [
-        [first + mark, *others, *measured(results)]
-        for (first, *others), mark, (_, _, results) in zip(values, marks, rows, strict=True)
-    ]
-    deviation = f"\n{DEVIATION}" if any(len(results) > 1 for _, _, results in rows) else ""
-    return table([*rows[0][1], *MEASURES], lines) + deviation
-
-
-def shown(value: Any) -> str:
-    """A value as a person types it; 4.0 is 4."""
-    plain = _plain(value)
-    return plain if isinstance(plain, str) else "none" if plain is None else json.dumps(plain)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
 def _safe(text: str) -> str:
     safe = re.sub(r"[^\w.+-]+", "_", text, flags=re.ASCII).strip("_.")
     if safe == text and len(text) <= LONGEST:
@@ -108,5 +78,5 @@ def _safe(text: str) -> str:
     return f"{safe[:LONGEST]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
-def _values(recipe: Recipe) -> Tree:
+def _values(recipe: Recipe) -> dict[str, Any]:
     return {**recipe.training, **recipe.settings, **recipe.data}

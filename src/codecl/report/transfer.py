@@ -1,0 +1,100 @@
+"""Forward transfer: which experiment is the baseline under a condition, and which share seeds with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from codecl.errors import UsageError
+from codecl.report.experiments import Condition, Experiment, by_condition
+from codecl.report.notes import few
+from codecl.report.table import Cell
+from codecl.text import unknown_name
+from codecl.training import metrics
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """The experiments of one condition beside the ``baseline`` method.
+
+    ``base`` is the baseline's experiment as its recipe file has it, or the only one; None where that is not clear.
+    ``paired`` are the experiments, the base among them, with the runs whose seeds the base has too; ``unpaired``
+    those without such a run.
+    """
+
+    baseline: str
+    condition: Condition
+    base: Experiment | None
+    paired: tuple[Experiment, ...]
+    unpaired: tuple[Experiment, ...]
+
+    @classmethod
+    def under_condition(cls, experiments: Sequence[Experiment], baseline: str) -> Transfer:
+        candidates = [e for e in experiments if e.method == baseline and not e.joint]
+        usual = [e for e in candidates if not e.departures]
+        base = usual[0] if len(usual) == 1 else candidates[0] if len(candidates) == 1 else None
+        seeds = {run.seed for run in base.runs} if base is not None else set()
+        others = [e for e in experiments if not e.joint]
+        common = {e: tuple(run for run in e.runs if run.seed in seeds) for e in others}
+        paired = tuple(replace(e, runs=runs) for e, runs in common.items() if runs)
+        return cls(baseline, experiments[0].condition, base, paired, tuple(e for e in others if not common[e]))
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there is something beside the base itself."""
+        return len(self.paired) > 1
+
+    def fwt(self, e: Experiment) -> Cell:
+        """How much better ``e`` learned each task than the base, over the seeds that both have."""
+        base = {run.seed: run.result.accuracy for run in self.base.runs} if self.base is not None else {}
+        runs = [run for run in e.runs if run.seed in base and not e.joint]
+        cell = Cell.mean([metrics.fwt(run.result.accuracy, base[run.seed]) for run in runs])
+        return replace(cell, unranked=e.method == self.baseline)
+
+    @property
+    def without_seed(self) -> str:
+        """What cannot be measured, because the base has none of its seeds; empty if everything can."""
+        if self.base is None or not self.unpaired:
+            return ""
+        listed = ", ".join(f"{e.label()} ({_seeds(e)})" for e in self.unpaired)
+        return f"{listed} over {self.baseline} ({_seeds(self.base)}), {self.condition.title()}"
+
+
+def find_transfers(experiments: Sequence[Experiment], baseline: str) -> list[Transfer]:
+    """One for each condition."""
+    return [Transfer.under_condition(group, baseline) for group in by_condition(experiments)]
+
+
+def check_baseline(baseline: str, experiments: Sequence[Experiment], transfers: Sequence[Transfer]) -> None:
+    """Refuse a ``baseline`` that was asked for and gives nothing."""
+    candidates = [e for e in experiments if e.method == baseline]
+    if not candidates:
+        raise UsageError(unknown_name("run of the baseline", baseline, dict.fromkeys(e.method for e in experiments)))
+    if any(transfer.is_measured for transfer in transfers):
+        return
+    if all(e.joint for e in candidates):
+        reasons = ["it learns all tasks at once"]
+    elif all(transfer.base is None for transfer in transfers):
+        reasons = [f"which experiment of {baseline} is meant is not clear, for none is as its recipe file has it"]
+    else:
+        reasons = [f"no seed in common: {t.without_seed}" for t in transfers if t.without_seed]
+    why = few(reasons or ["there is nothing to compare it with"])
+    raise UsageError(
+        f"--baseline {baseline} gives no forward transfer: {why}. "
+        "Give runs of other methods with its seeds, or another --baseline."
+    )
+
+
+def transfer_notes(transfers: Sequence[Transfer]) -> Iterator[str]:
+    """What forward transfer could not be measured, and why."""
+    without = [transfer for transfer in transfers if transfer.base is None]
+    if without:
+        where = "; ".join(transfer.condition.title() for transfer in without)
+        yield f"No forward transfer without one run of {without[0].baseline} to measure it against: {where}."
+    for transfer in transfers:
+        if transfer.without_seed:
+            yield f"No forward transfer without a seed in common: {transfer.without_seed}."
+
+
+def _seeds(e: Experiment) -> str:
+    return f"seed{'s' * (len(e.runs) > 1)} {', '.join(str(run.seed) for run in e.runs)}"
