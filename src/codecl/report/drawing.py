@@ -113,6 +113,18 @@ def wrapped(label: str, width: int) -> str:
     return "\n".join(textwrap.wrap(label, width, max_lines=3, placeholder=" …") or [label])
 
 
+def hide_touching(figure: Any, labels: Sequence[Any]) -> None:
+    """Hide labels of an axis that would touch others, but for the first and the last."""
+    figure.draw_without_rendering()
+    first, *others, last = [(label, label.get_window_extent().padded(3, 0)) for label in labels]
+    left = first[1]
+    for label, box in others:
+        if box.overlaps(left) or box.overlaps(last[1]):
+            label.set_visible(False)
+        else:
+            left = box
+
+
 def heat_map(
     axes: Any,
     rows: Sequence[Sequence[float]],

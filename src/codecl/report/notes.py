@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from codecl.report.experiments import Experiment
 from codecl.report.records import Run
+from codecl.report.transfer import few
 
 
 def origin_note(runs: Sequence[Run]) -> str:
@@ -37,18 +38,14 @@ def repeat_notes(
     for e in experiments:
         for run in e.repeats:
             counted = next(other for other in e.runs if other.seed == run.seed)
-            this, that, accs = name(run), name(counted), (f"{run.result.acc:.2f}", f"{counted.result.acc:.2f}")
+            this, that = name(run), name(counted)
+            acc, counted_acc = f"{run.result.acc:.2f}", f"{counted.result.acc:.2f}"
             reason = f"repeats seed {run.seed} of {that}; not counted"
             if run.result.accuracy != counted.result.accuracy:
-                reason += f", though its numbers differ: ACC {accs[0]}, not {accs[1]}"
+                reason += f", though its numbers differ: ACC {acc}, not {counted_acc}"
                 warnings.append(
-                    f"{this} and {that} have the same recipe and seed, but other accuracies: ACC {accs[0]} and {accs[1]}. "
-                    f"Only {that} is counted, as the first by name; leave one of them out."
+                    f"{this} and {that} have the same recipe and seed, but other accuracies: ACC {acc} and "
+                    f"{counted_acc}. Only {that} is counted, as the first by name; leave one of them out."
                 )
             repeats.append((this, reason))
     return repeats, warnings
-
-
-def few(items: Sequence[str]) -> str:
-    """At most three of the ``items``."""
-    return "; ".join([*items[:3], *["and more"] * (len(items) > 3)])
