@@ -32,6 +32,8 @@ FILES = {
     "preset.toml": 'preset = ["paper"]\n',
     "data.toml": '[data]\norder = "1"\n',
     "binary.toml": b"\xff\xfe\x00",
+    "deep.toml": f"[settings]\naperture = {'[' * 5000}{']' * 5000}\n",
+    "digits.toml": f"seed = {'9' * 5000}\n",
 }
 
 MISTAKES = [
@@ -49,6 +51,7 @@ MISTAKES = [
     ("run --epochs 0", "--epochs must be 1 or more"),
     ("run --threads -1", "threads must be 1 or more"),
     ("run --threads 99999999999", "at most 1024"),
+    ("run --seed 99999999999999999999", "seed must be a whole number of 64 bits; got 99999999999999999999."),
     ("run --track papyrus", "no tracker 'papyrus'"),
     ("methods --all", "--all"),
     ("compare --jobs 0", "--jobs must be 1 or more"),
@@ -112,6 +115,8 @@ MISTAKES = [
     ("run --set epochs=inf", "epochs must be int; got inf"),
     ("run --set epochs=true", "epochs must be int; got True"),
     ("run --set epochs=-3", "not negative; got -3"),
+    (f"run --set epochs={'9' * 5000}", "--set epochs: it has a whole number of more than 64 bits."),
+    (f"run --set closed={'[' * 5000}{']' * 5000}", "--set closed: it is nested more than 64 levels deep."),
     ("run --set batch_size=0", "batch_size must be above 0"),
     ("run --set batch_size=32.0", "batch_size must be int"),
     ("run --set evaluation_batch=0", "evaluation_batch must be above 0"),
@@ -119,7 +124,7 @@ MISTAKES = [
     ("run --set lr=inf", "lr must be finite"),
     ("run --set lr=nan", "lr must be finite"),
     ("run --set lr=", "lr must be float; got ''"),
-    ("run --set rule=luck", "'loss' or 'accuracy'; got 'luck'"),
+    ("run --set rule=luck", "'loss', 'accuracy' or 'annealed'; got 'luck'"),
     ("run --set patience=0", "patience"),
     ("run --set factor=1", "factor"),
     ("run --set min_lr=0", "min_lr must be above 0"),
@@ -154,7 +159,9 @@ MISTAKES = [
     ("run number.toml", "1 is not available"),
     ("run preset.toml", "preset must be text"),
     ("run data.toml", "[data]: there is no field 'order'"),
-    ("run binary.toml", "binary.toml is not a recipe"),
+    ("run binary.toml", "binary.toml is not a recipe: it is not UTF-8: byte 0 is 0xff."),
+    ("run deep.toml", "deep.toml is not a recipe: it is nested more than 64 levels deep."),
+    ("run digits.toml", "digits.toml is not a recipe: it has a whole number of more than 64 bits."),
 ]
 
 
@@ -172,7 +179,7 @@ def there(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(("command", "says"), MISTAKES, ids=[command or "nothing" for command, _ in MISTAKES])
+@pytest.mark.parametrize(("command", "says"), MISTAKES, ids=[command[:60] or "nothing" for command, _ in MISTAKES])
 def test_every_mistake_is_one_line_and_exit_code_2(command, says, there, capsys):
     before = {str(path) for path in there.rglob("*") if "__pycache__" not in str(path)}
     code, out, err = codecl(capsys, *command.split())
@@ -254,7 +261,7 @@ def test_quiet_does_not_hide_a_damaged_checkpoint(tmp_path, capsys):
     (path / "task-000.ckpt").write_bytes(b"?")
     _, _, err = codecl(capsys, "run", "--resume", path, "--quiet")
     assert "task-000.ckpt" in err.splitlines()[0]
-    assert "starts anew" in err.splitlines()[1]
+    assert "no checkpoint in" in err.splitlines()[1]
 
 
 def test_json_is_one_event_a_line_and_the_result(tmp_path, capsys):

@@ -1,16 +1,24 @@
-"""What a person sees: a line that is rewritten on a terminal, plain lines anywhere else."""
+"""What a person sees: bars on a terminal, plain lines anywhere else."""
 
 import io
+import re
 
 import pytest
 
-from codecl.runs.progress import ShowProgress, duration, size, table
+from codecl.runs.events import make_event
+from codecl.runs.progress import Pace, PlainDisplay, open_display
+from codecl.runs.recipe import make_recipe
+from codecl.text import duration, size, table
 
 EPOCH = {
     "event": "epoch", "task": 0, "epoch": 1, "of": 10, "loss": 1.23456, "validation_loss": 1.0,
     "validation_accuracy": 61.25, "lr": 0.05, "seconds": 2.0,
 }  # fmt: skip
-TASK = {"event": "task", "task": 1, "accuracy": [90.0, 80.5, None], "bytes": {"memory": 1}}
+TASK = {
+    "event": "task", "task": 1, "name": "b", "accuracy": [90.0, 80.5, None], "bytes": {"memory": 1}, "layers": {},
+}  # fmt: skip
+RESUME = {"event": "resume", "task": 1, "epoch": 4, "epochs": [3]}
+NOTICE = {"event": "notice", "text": "Ho [bold]"}
 
 
 class Terminal(io.StringIO):
@@ -18,18 +26,31 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(out, *events, **options):
-    show = ShowProgress(3, 10, out, **options)
+def plain(*events, name=""):
+    out = io.StringIO()
+    display = PlainDisplay({name: Pace(3, 10)}, out)
     for event in events:
-        show(event)
-    show.close()
+        display.show(name, make_event(event))
+    display.close()
     return out.getvalue()
 
 
+def live(runs, *events):
+    """The terminal in the end, as a person sees it."""
+    pytest.importorskip("rich")
+    from codecl.runs.live import LiveDisplay
+
+    out = Terminal()
+    display = LiveDisplay({name: Pace(3, 10) for name in runs}, out)
+    for name, event in events:
+        display.show(name, make_event(event))
+    display.close()
+    written = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue())
+    return [line.rstrip() for line in re.split(r"[\r\n]+", written) if line.strip()]
+
+
 def test_plain_lines_where_there_is_no_terminal():
-    text = shown(io.StringIO(), EPOCH, EPOCH | {"epoch": 2}, TASK)
-    assert "\r" not in text
-    assert "\x1b" not in text
+    text = plain(EPOCH, EPOCH | {"epoch": 2}, TASK)
     assert text.splitlines() == [
         "task 1/3  epoch 1/10  loss 1.2346  validation 61.2 %  lr 0.05  at most 58s left",
         "task 1/3  epoch 2/10  loss 1.2346  validation 61.2 %  lr 0.05  at most 56s left",
@@ -37,41 +58,81 @@ def test_plain_lines_where_there_is_no_terminal():
     ]
 
 
-def test_one_line_is_rewritten_on_a_terminal():
-    text = shown(Terminal(), EPOCH, EPOCH | {"epoch": 2}, TASK, EPOCH | {"task": 2})
-    assert text.count("\n") == 1  # the row of the matrix stays
-    assert text.count("\r\x1b[Ktask") == 3
-    rows = text.split("\r\x1b[K")
-    assert rows[1].startswith("task 1/3  epoch 1/10")
-    assert rows[3].startswith("after task 2/3:  90.0  80.5")
-    assert rows[-1] == ""  # the last line is cleared when it ends
-
-
 def test_notices_and_resumption_have_lines_of_their_own():
-    text = shown(
-        Terminal(), EPOCH, {"event": "resume", "task": 1, "epoch": 4, "epochs": [3]}, {"event": "notice", "text": "Ho"}
-    )
-    assert text.endswith("\r\x1b[Kgoing on with task 2 after epoch 4\nHo\n")
+    assert plain(RESUME, NOTICE) == "going on with task 2 after epoch 4\nHo [bold]\n"
 
 
 def test_a_label_stands_before_every_line():
-    text = shown(io.StringIO(), EPOCH, TASK, {"event": "notice", "text": "Ho"}, label="gpm-seed0")
+    text = plain(EPOCH, TASK, NOTICE, name="gpm-seed0")
     assert [line.split(" ")[0] for line in text.splitlines()] == ["gpm-seed0"] * 3
 
 
+def test_tasks_that_are_learned_at_once_are_named_so():
+    together = {"together": 3, "task": 2}
+    row = {"accuracy": [90.0, 80.0, 70.0]}
+    text = plain(RESUME | together | {"epochs": []}, EPOCH | together, TASK | together | row)
+    assert text.splitlines() == [
+        "going on with all tasks after epoch 4",
+        "all 3 tasks  epoch 1/10  loss 1.2346  validation 61.2 %  lr 0.05  at most 18s left",
+        "after all 3 tasks:  90.0  80.0  70.0   mean 80.0",
+    ]
+
+
+def test_a_bar_on_a_terminal_with_what_is_learned_the_time_left_and_the_accuracy():
+    lines = live([""], ("", EPOCH), ("", TASK), ("", EPOCH | {"task": 2, "epoch": 10}), ("", NOTICE))
+    assert "after task 2/3:  90.0  80.5   mean 85.2" in lines
+    assert "Ho [bold]" in lines
+    assert re.fullmatch(r"task 3/3, epoch 10/10 ━+ +100% at most 0s left ACC 85.2 %", lines[-1])
+    assert re.fullmatch(r"task 1/3, epoch 1/10 .* 3% at most 58s left", live([""], ("", EPOCH))[-1])
+
+
+def test_a_row_for_every_run_on_a_terminal():
+    last = TASK | {"task": 2, "accuracy": [90.0, 80.0, 70.0]}
+    lines = live(["gpm-seed0", "sgp-seed0"], ("gpm-seed0", EPOCH), ("sgp-seed0", RESUME), ("gpm-seed0", last))
+    assert "sgp-seed0 going on with task 2 after epoch 4" in lines
+    assert not any("after task" in line for line in lines)
+    assert re.fullmatch(r"gpm-seed0 task 1/3, epoch 1/10 ━+ +100% done +ACC 80.0 %", lines[-2])
+    assert re.fullmatch(r"sgp-seed0 +━+ +0%", lines[-1])
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_bars_are_for_terminals_where_rich_is_installed(there, monkeypatch):
+    recipes = {"": make_recipe({}, {})}
+    assert isinstance(open_display(recipes, io.StringIO()), PlainDisplay)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: there or None)
+    display = open_display(recipes, Terminal())
+    display.close()
+    assert isinstance(display, PlainDisplay) != there
+
+
 def test_the_time_left_follows_recent_epochs_and_finished_tasks():
-    show = ShowProgress(3, 10, io.StringIO())
-    show(EPOCH)
-    assert show.time_left(EPOCH) == (9 + 20) * 2.0
+    pace = Pace(3, 10)
+
+    def left(**changes):
+        return pace.time_left(make_event(EPOCH | changes))
+
+    def see(**changes):
+        pace.see(make_event(EPOCH | changes))
+
+    see()
+    assert left() == (9 + 20) * 2.0
     for epoch in range(2, 5):
-        show(EPOCH | {"epoch": epoch})
-    second = EPOCH | {"task": 1, "epoch": 1}
-    show(second)
-    assert show.time_left(second) == (9 + 4) * 2.0  # the first task needed 4 epochs
+        see(epoch=epoch)
+    see(task=1)
+    assert left(task=1) == (9 + 4) * 2.0  # the first task needed 4 epochs
+    assert pace.fraction_done(make_event(EPOCH | {"task": 1})) == 5 / (5 + 9 + 4)
     for _ in range(10):
-        show(second | {"seconds": 0.5})
-    assert show.time_left(second) == (9 + 4) * 0.5
-    assert show.time_left(EPOCH | {"task": 2, "epoch": 10}) == 0
+        see(task=1, seconds=0.5)
+    assert left(task=1) == (9 + 4) * 0.5
+    assert left(task=2, epoch=10) == 0
+
+
+def test_epochs_of_before_a_stop_count():
+    pace = Pace(3, 10)
+    pace.see(make_event(RESUME))
+    pace.see(make_event(EPOCH | {"task": 1, "epoch": 5}))
+    assert pace.epochs_left(make_event(EPOCH | {"task": 1, "epoch": 5})) == 5 + 3
+    assert pace.fraction_done(make_event(EPOCH | {"task": 1, "epoch": 5})) == 8 / 16
 
 
 @pytest.mark.parametrize(

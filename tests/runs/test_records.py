@@ -226,10 +226,10 @@ def test_a_damaged_file_is_named_and_the_others_are_read(run, file, data, says):
 def test_only_regular_files_are_read(run, file):
     (run / file).unlink()
     os.mkfifo(run / file)
-    assert read_run(run).damage[file].endswith("it is not a regular file.")
+    assert read_run(run).damage[file].endswith("not a regular file.")
     (run / file).unlink()
     (run / file).mkdir()
-    assert read_run(run).damage[file].endswith("it is not a regular file.")
+    assert read_run(run).damage[file].endswith("not a regular file.")
 
 
 def test_a_file_above_its_limit_is_refused(tmp_path):

@@ -2,10 +2,17 @@
 
 import json
 import math
+import sys
+from dataclasses import replace
 
 import pytest
 
-from codecl.runs.run_many import comparison
+from codecl.benchmarks.registry import BENCHMARKS
+from codecl.errors import UsageError
+from codecl.report.comparison import compare_methods
+from codecl.runs.recipe import make_recipe
+from codecl.runs.records import Result
+from codecl.runs.run import refuse_impossible
 from tests.runs.running import codecl, contents, log_of, result_of
 
 PLUGIN = """
@@ -39,12 +46,12 @@ def plugin(tmp_path, monkeypatch):
 
 
 def result(method, seed, accuracy, memory=0, seconds=1.0):
-    A = accuracy
-    return {
-        "method": method, "seed": seed, "accuracy": A, "acc": sum(A[-1]) / 2, "bwt": A[1][0] - A[0][0],
-        "seconds": {"train": seconds, "between_tasks": 1.0, "evaluate": 0.5},
-        "bytes": {"memory": memory, "per_task": 0},
-    }  # fmt: skip
+    return Result(
+        method=method, benchmark="b", preset="paper", quick=False, seed=seed, data="official", switches={}, tasks=2,
+        accuracy=accuracy, epochs=[1, 1], seconds={"train": seconds, "between_tasks": 1.0, "evaluate": 0.5},
+        bytes={"memory": memory, "per_task": 0}, threads=1, device="cpu", training={"epochs": 1, "lr": 0.1},
+        settings={}, versions={},
+    )  # fmt: skip
 
 
 def test_the_table_has_means_and_deviations_over_seeds():
@@ -55,7 +62,7 @@ def test_the_table_has_means_and_deviations_over_seeds():
         result("sgp", 1, [[84.0, None], [80.0, 92.0]], seconds=60.0),
         result("er", 7, [[60.0, None], [50.0, 70.0]]),
     ]
-    lines = comparison(results).splitlines()
+    lines = compare_methods(results).splitlines()
     cells = {line.split()[0]: [c for c in line.split("  ") if c] for line in lines[2:-1]}
     assert lines[0].split("  ")[0] == "method"
     assert "FWT % over gpm" in lines[0]
@@ -84,8 +91,8 @@ def test_the_table_has_means_and_deviations_over_seeds():
 
 
 def test_no_bwt_where_all_was_learned_at_once():
-    joint = result("multitask", 0, [[80.0, 80.0], [80.0, 80.0]]) | {"accuracy": [[80.0, 80.0]], "bwt": None}
-    assert comparison([joint]).splitlines()[2].split()[:3] == ["multitask", "80.00", "–"]
+    joint = result("multitask", 0, [[80.0, 80.0]])
+    assert compare_methods([joint]).splitlines()[2].split()[:3] == ["multitask", "80.00", "–"]
 
 
 def test_methods_and_seeds_two_at_a_time(tmp_path, capsys, plugin):
@@ -162,3 +169,35 @@ def test_a_setting_goes_to_the_methods_that_have_it_and_to_no_other():
     given = {"aperture": 8.0, "lr": 0.5, "nonsense": 1}
     by_method = changes_by_method(given, ["finetune", "code-cl"])
     assert by_method == {"finetune": {"lr": 0.5, "nonsense": 1}, "code-cl": given}
+
+
+def test_a_module_in_the_current_directory_is_imported_only_where_it_is_named(tmp_path, capsys, monkeypatch):
+    (tmp_path / "random.py").write_text("raise SystemExit('a file of the user was executed')\n")
+    (tmp_path / "herebesides.py").write_text(PLUGIN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    monkeypatch.delitem(sys.modules, "herebesides", raising=False)
+    command = ("compare", "--methods", "finetune,herebesides:Sound", *TINY, "--out", "c", "--quiet")
+    code, out, err = codecl(capsys, *command)
+    assert (code, err) == (0, "")
+    finetune, sound = (result_of(f"c/{name}-seed0") for name in ("finetune", "herebesides.Sound"))
+    assert sound["accuracy"] == finetune["accuracy"]
+    assert "herebesides:Sound" in out
+
+
+def test_the_data_of_a_benchmark_are_read_once_to_refuse_what_cannot_be(monkeypatch, tmp_path):
+    digits, read = BENCHMARKS["permuted-digits"], []
+
+    def stream(root, seed):
+        read.append(seed)
+        return digits.stream(root, seed)
+
+    monkeypatch.setitem(BENCHMARKS, "permuted-digits", replace(digits, stream=stream))
+    asked = [{"method": method, "seed": seed} for method in ("finetune", "gpm", "code-cl") for seed in (0, 1)]
+    recipes = [make_recipe(fields, {}) for fields in asked]
+    refuse_impossible(recipes, tmp_path)
+    assert len(read) == 1
+    with pytest.raises(UsageError, match="aperture"):
+        refuse_impossible([*recipes, make_recipe({"method": "code-cl"}, {"aperture": -1.0})], tmp_path)
+    with pytest.raises(UsageError, match="permuted-digits has 5 tasks"):
+        refuse_impossible([*recipes, make_recipe({"tasks": 9}, {})], tmp_path)

@@ -12,7 +12,9 @@ import torch
 from codecl.cli.main import main
 from codecl.errors import UsageError
 from codecl.runs import rundir
+from codecl.runs.events import ResumeEvent
 from codecl.runs.recipe import make_recipe
+from codecl.runs.records import read_run
 from codecl.runs.run import run
 from codecl.runs.rundir import RunDirectory
 from codecl.training import checkpoint, metrics
@@ -27,7 +29,7 @@ class Stop(Exception):
 
 def stop_at(event, task, epoch=None):
     def observe(e):
-        if (e["event"], e["task"], e.get("epoch")) == (event, task, epoch):
+        if (e.kind, e.task, getattr(e, "epoch", None)) == (event, task, epoch):
             raise Stop
 
     return observe
@@ -61,8 +63,8 @@ def go_on(path):
     directory.on_notice = notices.append
 
     def observe(event):
-        if event["event"] == "resume":
-            resumed.append((event["task"], event["epoch"], event["epochs"]))
+        if isinstance(event, ResumeEvent):
+            resumed.append((event.task, event.epoch, event.epochs))
 
     run(RECIPE, directory, (observe,))
     return notices, resumed
@@ -130,7 +132,7 @@ def test_the_result_has_what_the_design_promises(whole):
 
 def test_a_multitask_like_result_of_one_task_has_no_bwt(tmp_path):
     recipe = make_recipe({"method": "finetune", "tasks": 1}, {"batch_size": 400}, epochs=1)
-    assert run(recipe, RunDirectory(tmp_path / "run"))["bwt"] is None
+    assert run(recipe, RunDirectory(tmp_path / "run")).bwt is None
 
 
 # Going on.
@@ -242,14 +244,73 @@ def test_without_the_beginning_of_its_task_the_one_before_is_learned_again(stopp
     assert_same_numbers(stopped, whole)
 
 
-def test_without_any_good_checkpoint_it_starts_anew(stopped, whole):
+def test_without_any_good_checkpoint_it_starts_anew_only_when_asked(stopped, whole, capsys):
     for file in stopped.glob("*.ckpt"):
         cut(file)
-    notices, resumed = go_on(stopped)
-    assert resumed == []
-    assert "starts anew" in notices[-1]
+    log = (stopped / "log.jsonl").read_bytes()
+    for _ in range(2):
+        code, _, err = codecl(capsys, "run", "--resume", stopped, "--quiet")
+        assert code == 2
+        assert err.splitlines()[-1] == (
+            f"codecl: no checkpoint in {stopped} can be read, so the run cannot go on. "
+            f"To begin it again: codecl run --resume {stopped} --restart"
+        )
+        assert (stopped / "log.jsonl").read_bytes() == log
+    assert codecl(capsys, "run", "--resume", stopped, "--restart", "--quiet")[0] == 0
     assert_same_numbers(stopped, whole)
     assert log_of(stopped)[0]["epoch"] == 1
+    assert contents(stopped).keys() == contents(whole).keys()
+
+
+def test_a_finished_run_is_begun_again_only_when_asked(whole, tmp_path, capsys):
+    path = shutil.copytree(whole, tmp_path / "run")
+    before = contents(path)
+    assert codecl(capsys, "run", "--resume", path)[1].startswith("this run was finished already")
+    assert contents(path) == before
+    assert codecl(capsys, *arguments(["--seed", "1"], path), "--restart")[0] == 2  # another recipe
+    assert contents(path) == before
+    assert not codecl(capsys, *arguments([], path), "--restart")[1].startswith("this run was finished already")
+    assert_same_numbers(path, whole)
+    assert "resume" not in [event["event"] for event in log_of(path)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text + "# a note\n\n",
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("\n", "  # a note\n"),
+        lambda text: text.replace("aperture = 16.0", "aperture = 16"),
+        lambda text: text.replace('preset = "paper"\n', ""),  # it is the default
+    ],
+    ids=["comment", "line endings", "comments", "whole number", "default left out"],
+)
+def test_what_does_not_change_a_recipe_does_not_matter(change, stopped, whole):
+    text = (stopped / "recipe.toml").read_bytes().decode()
+    assert change(text) != text
+    (stopped / "recipe.toml").write_bytes(change(text).encode())
+    assert go_on(stopped) == ([], [(1, 2, [3])])
+    assert_same_numbers(stopped, whole)
+
+
+def test_checkpoints_of_another_recipe_are_refused_with_what_differs(stopped, whole, capsys):
+    file = stopped / "recipe.toml"
+    text = file.read_text()
+    file.write_text(text.replace("aperture = 16.0", "aperture = 8.0"))
+    before = contents(stopped)
+    code, out, err = codecl(capsys, "run", "--resume", stopped)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "settings.aperture: 8.0 here, 16.0 there" in err
+    assert f"to begin again: codecl run --resume {stopped} --restart" in err
+    assert contents(stopped) == before
+    file.write_text(text)
+    assert go_on(stopped) == ([], [(1, 2, [3])])
+    assert_same_numbers(stopped, whole)
+    file.write_text(text.replace("aperture = 16.0", "aperture = 8.0"))
+    code, _, err = codecl(capsys, "run", "--resume", stopped)
+    assert (code, err.count("\n")) == (2, 1)  # the result is of the other recipe, too
+    assert codecl(capsys, "run", "--resume", stopped, "--restart", "--quiet")[0] == 0
+    assert result_of(stopped)["settings"]["aperture"] == 8.0
 
 
 def test_no_code_in_a_checkpoint_is_run(stopped, whole, tmp_path):
@@ -267,9 +328,53 @@ def test_no_code_in_a_checkpoint_is_run(stopped, whole, tmp_path):
 def test_a_torn_line_of_the_log_is_forgotten(stopped, whole):
     with open(stopped / "log.jsonl", "a") as log:
         log.write('{"event": "epo')
-    assert len(RunDirectory(stopped).events()) == 7
-    go_on(stopped)
+    assert len(read_run(stopped).events) == 7
+    assert go_on(stopped) == ([], [(1, 2, [3])])
     assert_same_numbers(stopped, whole)
+
+
+@pytest.mark.parametrize(
+    "line", [b"\xff\xfe\n", b'{"event": "epo\n', b"{}\n", b'{"event": "notice", "text": "a", "crc": "0"}\n']
+)
+def test_a_log_is_cut_at_its_last_good_line(line, stopped, whole):
+    log = stopped / "log.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([*lines[:2], line, *lines[3:]]))
+    notices, resumed = go_on(stopped)
+    assert resumed == [(1, 2, [3])]
+    assert [notice.startswith(f"{log} is damaged: line 3: ") for notice in notices] == [True]
+    assert result_of(stopped)["accuracy"] == result_of(whole)["accuracy"]
+    assert epochs_of(stopped) == [*epochs_of(whole)[:2], *epochs_of(whole)[5:]]
+
+
+def test_a_log_that_is_a_link_is_replaced_and_not_written_to(stopped, tmp_path):
+    log, thesis = stopped / "log.jsonl", tmp_path / "thesis.txt"
+    thesis.write_text("mine\n")
+    log.unlink()
+    log.symlink_to(thesis)
+    notices, _ = go_on(stopped)
+    assert "line 1: it is not JSON" in notices[0]
+    assert thesis.read_text() == "mine\n"
+    assert not log.is_symlink()
+
+
+def test_a_pipe_in_place_of_the_log_is_refused_at_once(stopped, capsys):
+    (stopped / "log.jsonl").unlink()
+    os.mkfifo(stopped / "log.jsonl")
+    code, _, err = codecl(capsys, "run", "--resume", stopped, "--quiet")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "not a regular file" in err
+
+
+def test_the_newest_of_a_thousand_tasks_is_the_one_with_the_highest_number(tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    directory.open_for(RECIPE)
+    state = {"model": {}, "method": {}, "accuracy": [], "epochs": []}
+    state["seconds"] = dict.fromkeys(("train", "between_tasks", "evaluate"), 0.0)
+    for task in (998, 999, 1000, 1001):
+        directory.save_task(task, state | {"task": task})
+    assert {file.name for file in directory.path.glob("task-*")} == {"task-1000.ckpt", "task-1001.ckpt"}
+    assert directory.latest()[0]["task"] == 1001
 
 
 def test_two_beginnings_of_tasks_are_kept(stopped, tmp_path):

@@ -6,9 +6,11 @@ import tomllib
 import pytest
 
 from codecl.errors import UsageError
+from codecl.report.comparison import compare_cells
 from codecl.runs.recipe import make_recipe
-from codecl.runs.sweep import cell_name, parse_variations, report, split_values, tables_of
+from codecl.runs.sweep import cell_name, parse_variations, split_values, variation_tables
 from tests.runs.running import codecl, contents, log_of, result_of
+from tests.runs.test_run_many import result
 
 PLUGIN = """
 from codecl import Method
@@ -75,8 +77,8 @@ def test_values_are_what_set_would_make_of_them():
 
 def test_one_at_a_time_and_all_combinations():
     variations = {"a": [1, 2], "b": ["x", "y"]}
-    assert tables_of(variations, grid=False) == [[{"a": 1}, {"a": 2}], [{"b": "x"}, {"b": "y"}]]
-    assert tables_of(variations, grid=True) == [
+    assert variation_tables(variations, grid=False) == [[{"a": 1}, {"a": 2}], [{"b": "x"}, {"b": "y"}]]
+    assert variation_tables(variations, grid=True) == [
         [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 2, "b": "y"}]
     ]
 
@@ -113,22 +115,27 @@ def test_names_are_safe_for_file_systems_and_tell_values_apart():
 
 
 def test_the_table_has_a_row_for_every_value_also_where_nothing_came_out():
-    def result(seed, acc, bwt):
-        return {"seed": seed, "acc": acc, "bwt": bwt, "seconds": {"train": 60.0, "x": 1.0}, "bytes": {"memory": 2000}}
+    def of_seed(seed, *accuracy):
+        return result("code-cl", seed, list(accuracy), memory=2000, seconds=59.5)
 
+    first, second = (
+        of_seed(0, [80.0, None], [79.0, 81.0]),
+        of_seed(1, [84.0, None], [81.0, 83.0]),
+    )  # ACC 80, 82; BWT −1, −3
+    joint, better = of_seed(0, [85.0, 85.0]), of_seed(0, [80.0, None], [80.5, 90.0])
     rows = [
-        ("aperture=4", {"aperture": 4.0}, [result(0, 80.0, -1.0), result(1, 82.0, -3.0)]),
-        ("base", {"aperture": 6}, [result(0, 85.0, None)]),
+        ("aperture=4", {"aperture": 4.0}, [first, second]),
+        ("base", {"aperture": 6}, [joint]),
         ("aperture=8", {"aperture": 8}, []),
     ]
-    lines = report(rows).splitlines()
+    lines = compare_cells(rows).splitlines()
     assert lines[0].split() == ["aperture", "ACC", "%", "BWT", "%", "seeds", "time", "a", "run", "memory"]
     assert lines[2].split() == ["4", "81.00", "±", "1.41", "-2.00", "±", "1.41", "2", "1m01s", "2", "kB"]
     assert lines[3].split() == ["6", "(base)", "85.00", "–", "1", "1m01s", "2", "kB"]
     assert lines[4].split() == ["8", "–", "–", "0", "–", "–"]
     assert "ddof = 1" in lines[5]
-    both = [("base", {"a": 1, "b": "x"}, [result(0, 85.0, 0.5)]), ("b=y", {"a": 1, "b": "y"}, [])]
-    lines = report(both).splitlines()
+    both = [("base", {"a": 1, "b": "x"}, [better]), ("b=y", {"a": 1, "b": "y"}, [])]
+    lines = compare_cells(both).splitlines()
     assert lines[0].split()[:2] == ["a", "b"]
     assert [line.split()[:3] for line in lines[2:]] == [["1", "(base)", "x"], ["1", "y", "–"]]
 

@@ -6,6 +6,7 @@ import types
 import pytest
 
 from codecl.errors import UsageError
+from codecl.runs.events import make_event
 from codecl.runs.recipe import make_recipe
 from codecl.runs.trackers import open_tracker, scalars
 from tests.runs.running import SMALL, codecl, log_of, result_of
@@ -15,12 +16,13 @@ EPOCH = {
     "event": "epoch", "task": 0, "epoch": 1, "of": 9, "loss": 2, "validation_loss": 1.5, "validation_accuracy": 40.0,
     "lr": 0.1, "seconds": 1.0,
 }  # fmt: skip
+TASK = {"event": "task", "name": "a", "layers": {}}
 EVENTS = [
     EPOCH,
     EPOCH | {"epoch": 2},
-    {"event": "task", "task": 0, "name": "a", "accuracy": [80.0, None], "bytes": {"memory": 5, "per_task": 1}},
+    TASK | {"task": 0, "accuracy": [80.0, None], "bytes": {"memory": 5, "per_task": 1}},
     EPOCH | {"task": 1},
-    {"event": "task", "task": 1, "name": "b", "accuracy": [70.0, 90.0], "bytes": {"memory": 7, "per_task": 1}},
+    TASK | {"task": 1, "accuracy": [70.0, 90.0], "bytes": {"memory": 7, "per_task": 1}},
 ]
 OF_EPOCH = {"loss": 2.0, "validation_loss": 1.5, "validation_accuracy": 40.0, "lr": 0.1}
 EXPECTED = [
@@ -89,8 +91,8 @@ def notes(monkeypatch):
 def test_scalars_arrive_with_the_epoch_as_their_step(name, notes, tmp_path):
     tracker = open_tracker(name, tmp_path / "run", RECIPE)
     for event in EVENTS:
-        tracker(event)
-    tracker({"event": "notice", "text": "nothing to track"})
+        tracker(make_event(event))
+    tracker(make_event({"event": "notice", "text": "nothing to track"}))
     assert notes.scalars == EXPECTED
     assert ("close",) not in notes.said
     tracker.close()
@@ -114,20 +116,20 @@ def test_each_is_told_what_is_run(notes, tmp_path):
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
 def test_after_a_resumption_the_steps_go_on(name, notes, tmp_path):
     tracker = open_tracker(name, tmp_path / "run", RECIPE)
-    tracker({"event": "resume", "task": 2, "epoch": 3, "epochs": [4, 5]})
-    tracker(EPOCH | {"task": 2, "epoch": 4})
+    tracker(make_event({"event": "resume", "task": 2, "epoch": 3, "epochs": [4, 5]}))
+    tracker(make_event(EPOCH | {"task": 2, "epoch": 4}))
     assert {step for _, _, step in notes.scalars} == {4 + 5 + 4}
 
 
 def test_an_epoch_that_is_run_again_has_the_step_it_had(notes, tmp_path):
     tracker = open_tracker("wandb", tmp_path, RECIPE)
     for event in (EPOCH, EPOCH | {"epoch": 2}, EPOCH | {"epoch": 2}, EPOCH | {"task": 1}):
-        tracker(event)
+        tracker(make_event(event))
     assert [step for name, _, step in notes.scalars if name.endswith("/loss")] == [1, 2, 2, 3]
 
 
 def test_other_events_have_no_scalars():
-    assert list(scalars({"event": "resume", "task": 1, "epoch": 2, "epochs": [3]})) == []
+    assert list(scalars(make_event({"event": "resume", "task": 1, "epoch": 2, "epochs": [3]}))) == []
 
 
 def test_a_tracked_run_in_a_new_directory_and_resumed(notes, tmp_path, capsys):

@@ -2,8 +2,10 @@
 
 import copy
 import itertools
+import math
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from codecl import CodeCL, Method
 from codecl.networks import MultiHead
 from codecl.randomness import generator, seeded
 from codecl.training import engine
-from codecl.training.engine import Plan, Trainer, count_parameters
+from codecl.training.engine import Plan, Trainer
 from codecl.training.schedule import Diverged
 from codecl.training.stream import Stream, Task, Tensors, as_part
 
@@ -88,6 +90,8 @@ def literal_epoch(model, part, plan, task, epoch, lr, momenta):
     with seeded(plan.seed, "dropout", task, epoch):
         for begin in range(0, len(order), plan.batch_size):
             chosen = order[begin : begin + plan.batch_size]
+            if plan.rule == "annealed":
+                lr = literal_annealing(plan, epoch, begin // plan.batch_size, -(-len(order) // plan.batch_size))
             for parameter in model.parameters():
                 parameter.grad = None
             F.cross_entropy(model(part.inputs[chosen]), part.labels[chosen]).backward()
@@ -95,12 +99,22 @@ def literal_epoch(model, part, plan, task, epoch, lr, momenta):
                 for parameter in model.parameters():
                     if parameter.grad is None:  # the head of another task
                         continue
-                    step = parameter.grad.add(parameter, alpha=plan.weight_decay)
+                    step = gradient = parameter.grad.add(parameter, alpha=plan.weight_decay)
                     if plan.momentum:
                         if parameter in momenta:
-                            step = momenta[parameter].mul(plan.momentum).add(step)
+                            step = momenta[parameter].mul(plan.momentum).add(gradient)
                         momenta[parameter] = step
+                    if plan.nesterov:
+                        step = gradient.add(step, alpha=plan.momentum)
                     parameter.add_(step, alpha=-lr)
+    return lr
+
+
+def literal_annealing(plan, epoch, batch, batches):
+    """The rate of a step: a line up to ``lr``, then half a cosine down to 0."""
+    k, steps = epoch * batches + batch, plan.epochs * batches
+    w = round(plan.warm_up * steps)
+    return plan.lr * ((k + 1) / w) if k < w else plan.lr / 2 * (1 + math.cos(math.pi * (k - w) / (steps - w)))
 
 
 def literal_training(stream, plan):
@@ -113,10 +127,13 @@ def literal_training(stream, plan):
         lr, book, best, bad, kept, momenta = plan.lr, plan.lr, None, 0, None, {}
         rates.append([])
         for epoch in range(plan.epochs):
-            rates[-1].append(lr)
-            literal_epoch(model, task.train, plan, t, epoch, lr, momenta)
+            rates[-1].append(literal_epoch(model, task.train, plan, t, epoch, lr, momenta))
             loss, accuracy = literal_evaluation(model, task.validation, plan)
             score = -loss if plan.rule == "loss" else accuracy
+            if plan.rule == "annealed":
+                if plan.keep == "last" or best is None or score >= best:
+                    best, kept = score, {name: value.clone() for name, value in model.state_dict().items()}
+                continue
             if best is None or score > best:
                 best, bad = score, 0
                 kept = {name: value.clone() for name, value in model.state_dict().items()}
@@ -148,6 +165,12 @@ PLANS = {
     "accuracy": replace(PLAN, rule="accuracy", factor=3.0, decay=1.5, min_lr=0.2),
     "momentum": replace(PLAN, lr=0.1, min_lr=0.01, momentum=0.9),
     "weight decay": replace(PLAN, weight_decay=0.05, epochs=3),
+    "annealed": replace(PLAN, rule="annealed", epochs=4),
+    "annealed, without warm-up": replace(PLAN, rule="annealed", epochs=2, warm_up=0.0),
+    "annealed, the best": replace(PLAN, rule="annealed", keep="best"),
+    "annealed, all of SGD": replace(
+        PLAN, rule="annealed", lr=0.1, epochs=3, momentum=0.9, nesterov=True, weight_decay=0.01
+    ),
     "all epochs": replace(PLAN, patience=50, epochs=4),
     "one batch": replace(PLAN, batch_size=1000, evaluation_batch=1000, epochs=2),
 }
@@ -171,6 +194,13 @@ def test_the_plans_above_stop_early_and_decay():
         rates = literal_training(small_stream(), PLANS[name])[2]
         assert any(len(of) < PLAN.epochs for of in rates), name
         assert any(len(set(of)) > 1 for of in rates), name
+
+
+def test_the_best_of_the_annealed_epochs_is_not_the_last():
+    best, last = (
+        literal_training(small_stream(), replace(PLANS["annealed, the best"], keep=k))[1] for k in ("best", "last")
+    )
+    assert differ(best, last)
 
 
 # The best epoch.
@@ -346,6 +376,46 @@ def test_evaluation_measures_loss_and_accuracy():
     assert accuracy == trainer.progress.accuracy[-1][0]
 
 
+def squares(output, batch):
+    return (output - F.one_hot(batch[1], 3)).square().mean()
+
+
+OWN = {
+    "forward": {"forward": lambda model, batch: model(3 * batch[0])},
+    "loss": {"loss": squares},
+    "forward and loss": {"forward": lambda model, batch: model(3 * batch[0]).softmax(1), "loss": squares},
+    "an output that has its loss": {
+        "forward": lambda model, batch: SimpleNamespace(
+            logits=model(batch[0]), loss=F.cross_entropy(model(batch[0]), batch[1], label_smoothing=0.5)
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("own", OWN.values(), ids=OWN)
+def test_validation_measures_what_is_trained(own):
+    """The same data, weights that stand still: training and validation see the same loss, and it is not the usual."""
+    x = torch.randn(40, 6, generator=torch.Generator().manual_seed(1))
+    part = Tensors(x, (x @ torch.ones(6, 3).tril()).argmax(1))
+    plan = Plan(epochs=1, batch_size=8, lr=1e-12, evaluation_batch=10)
+
+    def first_epoch(**options):
+        events = []
+        torch.manual_seed(0)
+        method = Method(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), **options)
+        Trainer(method, Stream("same", [Task("task", 3, part, part, part)]), plan, None, (events.append,)).run()
+        with torch.no_grad():
+            output = method.forward(method.model, part.take(torch.arange(40)))
+        logits = output if isinstance(output, torch.Tensor) else output.logits
+        expected = 100 * (logits.argmax(1) == part.labels).double().mean().item()
+        assert events[0]["validation_accuracy"] == events[1]["accuracy"][0] == pytest.approx(expected)
+        return events[0]["loss"], events[0]["validation_loss"]
+
+    trained, validated = first_epoch(**own)
+    assert validated == pytest.approx(trained, rel=1e-6)
+    assert abs(validated - first_epoch()[1]) > 0.01
+
+
 # Going on.
 
 
@@ -376,7 +446,7 @@ class Storage:
             raise Interrupted
 
 
-@pytest.mark.parametrize("rule", ["loss", "accuracy"])
+@pytest.mark.parametrize("rule", ["loss", "accuracy", "annealed"])
 def test_rule_and_momentum_go_on_where_they_were(rule):
     """Interrupted after every write of a run in which the learning rate falls and momentum builds up."""
     plan = replace(PLAN, rule=rule, momentum=0.9, lr=0.2, min_lr=0.05, decay=1.5, epochs=5)
@@ -478,7 +548,3 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_examples():
         for some in order.split(8):
             total += F.cross_entropy(model.train()(part.inputs[some]), part.labels[some], reduction="sum").item()
     assert losses[0]["loss"] == pytest.approx(total / 45, rel=1e-6)
-
-
-def test_parameters_are_counted():
-    assert count_parameters(network()) == 6 * 10 + 10 + 10 * 8 + 2 * 10 + 2 * 8 + 8 * 3 + 3

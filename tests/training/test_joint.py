@@ -19,8 +19,7 @@ from codecl.runs.rundir import RunDirectory
 from codecl.training import metrics
 from codecl.training.check import PLAN, network, small_stream
 from codecl.training.engine import Trainer
-from codecl.training.joint import Together
-from codecl.training.stream import Tensors, batches
+from codecl.training.stream import BatchLoader, JointPart, Tensors
 
 SIZES = (3, 1, 5)
 
@@ -37,9 +36,9 @@ def parts():
 @given(st.lists(st.integers(0, sum(SIZES) - 1), min_size=1, max_size=12))
 def test_a_batch_has_its_inputs_labels_and_tasks_in_the_order_asked_for(indices):
     places = [(t, i) for t, size in enumerate(SIZES) for i in range(size)]
-    together = Together(parts())
-    assert len(together) == len(places)
-    x, y, tasks = together.take(torch.tensor(indices))
+    joint = JointPart(parts())
+    assert len(joint) == len(places)
+    x, y, tasks = joint.take(torch.tensor(indices))
     assert (x - 0.5).tolist() == [list(places[i]) for i in indices]
     assert y.tolist() == [10 * t + i for t, i in (places[i] for i in indices)]
     assert tasks.tolist() == [places[i][0] for i in indices]
@@ -47,7 +46,7 @@ def test_a_batch_has_its_inputs_labels_and_tasks_in_the_order_asked_for(indices)
 
 def test_an_order_over_all_takes_every_input_once():
     order = torch.randperm(9, generator=torch.Generator().manual_seed(1))
-    seen = [label for _, y, _ in batches(Together(parts()), 4, order) for label in y.tolist()]
+    seen = [label for _, y, _ in BatchLoader(JointPart(parts()), 4, order=order) for label in y.tolist()]
     assert sorted(seen) == [0, 1, 2, 10, 20, 21, 22, 23, 24]
 
 

@@ -1,5 +1,6 @@
-"""Early stopping: scripted epochs, a literal reading of methods.md as reference, and resuming."""
+"""Rules: scripted epochs, a literal reading of methods.md as reference, the formula of annealing, and resuming."""
 
+import doctest
 import json
 import math
 
@@ -7,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codecl.training.schedule import AccuracyRule, Diverged, LossRule, Verdict
+from codecl.training import schedule
+from codecl.training.schedule import AccuracyRule, AnnealedRule, Diverged, LossRule, Verdict
 
-BETTER = Verdict(improved=True, decayed=False, stop=False)
-WORSE = Verdict(improved=False, decayed=False, stop=False)
-DECAY = Verdict(improved=False, decayed=True, stop=False)
-STOP = Verdict(improved=False, decayed=False, stop=True)
-DECAY_AND_STOP = Verdict(improved=False, decayed=True, stop=True)
+BETTER = Verdict(improved=True, stop=False)
+WORSE = Verdict(improved=False, stop=False)
+STOP = Verdict(improved=False, stop=True)
 
 
 def literal_loss(losses, lr, P, f, lr_min):
@@ -57,12 +57,10 @@ def literal_accuracy(accuracies, lr, patience, flag, threshold, halving):
 
 def played(rule, epochs):
     """The same three things from a rule that is told ``(loss, accuracy)`` after each epoch."""
-    rates, stored, before = [], [], rule.lr
+    rates, stored = [], []
     for epoch, (loss, accuracy) in enumerate(epochs):
         verdict = rule.update(loss, accuracy)
         rates.append(rule.lr)
-        assert verdict.decayed == (rule.lr < before)
-        before = rule.lr
         if verdict.improved:
             stored.append(epoch)
         if verdict.stop:
@@ -121,9 +119,9 @@ def test_loss_rule_step_by_step():
         (4.0, WORSE, 0.8),  # a tie is no improvement
         (3.9, BETTER, 0.8),  # and the count begins again
         (4.5, WORSE, 0.8),
-        (4.5, DECAY, 0.4),  # not below min_lr
+        (4.5, WORSE, 0.4),  # not below min_lr
         (4.5, WORSE, 0.4),
-        (4.5, DECAY_AND_STOP, 0.2),
+        (4.5, STOP, 0.2),
     ]
     for loss, verdict, lr in script:
         assert (rule.update(loss, 0.0), rule.lr) == (verdict, lr)
@@ -133,7 +131,7 @@ def test_loss_rule_step_by_step():
 def test_books_at_the_threshold_are_not_below_it():
     rule = AccuracyRule(lr=0.8, patience=1, factor=2, threshold=0.4)
     verdicts = [rule.update(1.0, 50.0) for _ in range(6)]
-    assert verdicts == [BETTER, WORSE, DECAY, WORSE, DECAY, STOP]
+    assert verdicts == [BETTER, WORSE, WORSE, WORSE, WORSE, STOP]
 
 
 def test_accuracy_rule_step_by_step():
@@ -142,7 +140,7 @@ def test_accuracy_rule_step_by_step():
     script = [
         (50.0, BETTER, 0.8),
         (50.0, WORSE, 0.8),
-        (50.0, DECAY, 0.4),  # the second bad epoch of patience 1; books 0.267
+        (50.0, WORSE, 0.4),  # the second bad epoch of patience 1; books 0.267
         (51.0, BETTER, 0.4),
         (52.0, BETTER, 0.4),
         (52.0, STOP, 0.4),
@@ -244,3 +242,64 @@ def test_settings_of_the_loss_rule_are_checked():
         LossRule(0.1, 1, 2, -1.0)
     with pytest.raises(ValueError, match="factor must be a finite number above 1"):
         LossRule(0.1, 1, 1, 0.01)
+
+
+# Annealing.
+
+
+@given(st.integers(1, 60), st.floats(0, 0.9), rates)
+def test_annealed_rates_are_those_of_the_formula(steps, warm_up, lr):
+    rule = AnnealedRule(lr, warm_up)
+    warm = round(warm_up * steps)
+    found = [rule.rate(k, steps) for k in range(steps)]
+    for k, rate in enumerate(found):
+        expected = lr * (k + 1) / warm if k < warm else lr * (1 + math.cos(math.pi * (k - warm) / (steps - warm))) / 2
+        assert rate == pytest.approx(expected, rel=1e-12)
+    assert all(0 < rate <= lr for rate in found)
+    assert max(found) == lr
+    top = found.index(lr)
+    assert found == sorted(found[:top]) + sorted(found[top:], reverse=True)  # up, then down
+
+
+def test_annealing_ends_nearly_at_zero():
+    assert AnnealedRule(1.0).rate(999, 1000) < 5e-6
+
+
+def test_the_example_in_the_docstring():
+    assert doctest.testmod(schedule) == (0, 1)
+
+
+def test_annealing_never_stops_and_the_rate_depends_on_the_step_alone():
+    rule = AnnealedRule(0.1)
+    before = rule.rate(7, 20)
+    for loss in (1.0, 2.0, 3.0, 4.0):
+        assert rule.update(loss, 1.0) == BETTER  # the last counts
+    assert rule.rate(7, 20) == before
+    assert not rule.stopped
+
+
+def test_the_best_of_annealed_epochs_is_the_later_of_equal_ones():
+    rule = AnnealedRule(0.1, keep="best")
+    assert [rule.update(1.0, accuracy).improved for accuracy in (50, 60, 55, 60, 59, 61)] == [1, 1, 0, 1, 0, 1]
+
+
+@given(sequences, st.sampled_from(["last", "best"]), st.integers(0, 60))
+def test_resuming_annealing_equals_no_interruption(epochs, keep, moment):
+    straight, resumed = AnnealedRule(0.1, keep=keep), AnnealedRule(0.1, keep=keep)
+    for epoch, scores in enumerate(epochs):
+        if epoch == moment:
+            state = json.loads(json.dumps(resumed.state_dict()))
+            resumed = AnnealedRule(0.1, keep=keep)
+            resumed.load_state_dict(state)
+        assert straight.update(*scores) == resumed.update(*scores)
+
+
+def test_divergence_under_annealing_is_an_error():
+    with pytest.raises(Diverged, match=r"nan.*learning rate 0.1.*Lower"):
+        AnnealedRule(0.1).update(math.nan, 50.0)
+
+
+@pytest.mark.parametrize("changed", [{"warm_up": 1.0}, {"warm_up": -0.1}, {"warm_up": math.nan}, {"lr": 0.0}])
+def test_settings_of_annealing_are_checked(changed):
+    with pytest.raises(ValueError, match=f"{next(iter(changed))} "):
+        AnnealedRule(**{"lr": 0.1} | changed)

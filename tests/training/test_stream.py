@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from codecl.training.stream import FromDataset, Stream, Task, Tensors, as_part, batches, sizes
+from codecl.training.stream import BatchLoader, FromDataset, Prepared, Stream, Task, Tensors, as_part, sizes
 
 X = torch.arange(14.0).reshape(7, 2)
 Y = torch.arange(7) % 3
@@ -48,16 +48,40 @@ def test_every_kind_of_data_gives_the_same_batches(make):
     part = as_part(make())
     assert len(part) == 7
     order = torch.tensor([6, 0, 3, 3, 1, 2])
-    for (x, y), chosen in zip(batches(part, 2, order), ([6, 0], [3, 3], [1, 2]), strict=True):
+    for (x, y), chosen in zip(BatchLoader(part, 2, order=order), ([6, 0], [3, 3], [1, 2]), strict=True):
         assert torch.equal(x, X[chosen])
         assert torch.equal(y, Y[chosen])
         assert y.dtype == torch.int64
 
 
 def test_without_an_order_batches_come_as_they_are_stored():
-    assert torch.equal(torch.cat([x for x, _ in batches(Tensors(X, Y), 3)]), X)
-    assert [len(y) for _, y in batches(Tensors(X, Y), 4)] == [4, 3]
-    assert [len(y) for _, y in batches(Tensors(X, Y), 100)] == [7]
+    assert torch.equal(torch.cat([x for x, _ in BatchLoader(Tensors(X, Y), 3)]), X)
+    for size, expected in ((4, [4, 3]), (100, [7]), (3, [3, 4])):
+        loader = BatchLoader(Tensors(X, Y), size)
+        assert [len(y) for _, y in loader] == expected
+        assert (len(loader), loader.inputs) == (len(expected), 7)
+    assert BatchLoader(Tensors(X, Y), 3, order=torch.arange(5)).inputs == 5
+
+
+def test_batches_come_on_the_device_and_keep_what_is_stored():
+    (batch,) = BatchLoader(Tensors(X, Y, lambda x: x / 2), 7, "meta")
+    assert all(value.is_meta for value in batch)
+    assert isinstance(batch, Prepared)
+    assert torch.equal(batch.raw, X)
+
+
+def test_nothing_is_read_before_a_batch_is_asked_for():
+    taken = []
+
+    class Watched(Tensors):
+        def take(self, indices):
+            taken.append(indices.tolist())
+            return super().take(indices)
+
+    loader = BatchLoader(Watched(X, Y), 2)
+    assert (len(loader), taken) == (3, [])
+    next(iter(loader))
+    assert taken == [[0, 1]]
 
 
 def test_a_part_of_ones_own_is_taken_as_it_is():
@@ -109,12 +133,12 @@ def test_inputs_without_labels_are_refused():
 
 def test_a_stream_is_cut_to_its_first_tasks():
     part = FromDataset(Pairs())
-    stream = Stream("s", [Task(f"task {t}", 3, part, part, part) for t in range(3)], heads="single", data="subset")
+    stream = Stream("s", [Task(f"task {t}", 3, part, part, part) for t in range(3)], data="subset")
     assert len(stream) == 3
     assert stream.first(None) is stream
     cut = stream.first(2)
     assert [task.name for task in cut.tasks] == ["task 0", "task 1"]
-    assert (cut.name, cut.heads, cut.data) == ("s", "single", "subset")
+    assert (cut.name, cut.data) == ("s", "subset")
     for tasks in (0, -1, 4):
         with pytest.raises(ValueError, match=f"s has 3 tasks; got tasks = {tasks}"):
             stream.first(tasks)

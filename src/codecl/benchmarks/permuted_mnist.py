@@ -38,7 +38,7 @@ def stream(root: Path, seed: int, *, list_seed: str = "run") -> Stream:
         validation = Tensors(data.train.x[:held], data.train.y[:held], prepare)
         train = Tensors(data.train.x[held:], data.train.y[held:], prepare)
         tasks.append(Task(f"permutation {r}", 10, train, validation, Tensors(data.test.x, data.test.y, prepare)))
-    return Stream("permuted-mnist", tasks, heads="single", data=data.status)
+    return Stream("permuted-mnist", tasks, data=data.status)
 
 
 def network(stream: Stream, **_: Any) -> nn.Module:

@@ -232,8 +232,6 @@ def _check_training(training: Mapping[str, Any]) -> None:
             raise UsageError(f"training: {name} must be {kind.__name__}; got {value!r}.")
         if kind is not str and not 0 <= value < math.inf:
             raise UsageError(f"training: {name} must be finite and not negative; got {value!r}.")
-    if training["rule"] not in ("loss", "accuracy"):
-        raise UsageError(f"training: rule must be 'loss' or 'accuracy'; got {training['rule']!r}.")
     for name in ("epochs", "batch_size", "evaluation_batch", "lr", "min_lr"):
         if not training[name] > 0:
             raise UsageError(f"training: {name} must be above 0; got {training[name]!r}.")

@@ -1,9 +1,8 @@
-"""The one loop in which every method learns a stream of tasks.
+"""The loop in which every method learns a stream of tasks.
 
-For each task: begin it, train epoch by epoch under an early-stopping rule, restore the best epoch, end it, and
-measure a row of the accuracy matrix. A joint method learns all tasks as if they were one. Every random number comes
-from a stream of its own, derived from the seed, the task and the epoch, so that a run that was stopped after any epoch
-goes on to the very same numbers.
+For each task: begin it, train epoch by epoch, restore the epoch that counts, end the task, and measure a row of the
+accuracy matrix. A joint method learns all tasks as if they were one. Random numbers are derived from the seed, the task
+and the epoch, so that a run that was stopped after any epoch goes on to the same numbers.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from codecl.method.learning import cross_entropy_with_second
 from codecl.methods import Method
 from codecl.randomness import generator, seeded
-from codecl.training.joint import Together
-from codecl.training.schedule import AccuracyRule, Diverged, LossRule
-from codecl.training.stream import Batch, Part, Stream, batches, moved, sizes
+from codecl.training.schedule import AccuracyRule, AnnealedRule, Diverged, LossRule, Rule
+from codecl.training.stream import Batch, BatchLoader, JointPart, Part, Stream
 
 Tree = dict[str, Any]
 Observer = Callable[[Tree], None]
@@ -31,26 +30,60 @@ Observer = Callable[[Tree], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What belongs to training and not to the method."""
+    """What belongs to training and not to the method. The optimizer is SGD, a new one for every task.
+
+    Args:
+        epochs: The most epochs of a task; ``annealed`` trains all of them.
+        rule: How the learning rate falls and when a task is over: early stopping by validation ``loss`` or
+            ``accuracy``, or ``annealed``, a warm-up and half a cosine to zero. See ``codecl.training.schedule``.
+        patience: Bad epochs in a row before early stopping lowers the rate.
+        factor: What it then divides the rate by (``accuracy``: the rate it keeps for book-keeping).
+        min_lr: The rate below which early stopping ends the task.
+        decay: What ``accuracy`` divides the rate by.
+        warm_up: The share of the steps over which ``annealed`` raises the rate to ``lr``.
+        keep: The weights that count under ``annealed``: of the ``last`` epoch, or of the ``best`` by validation
+            accuracy. Early stopping always returns to its best epoch.
+        evaluation_batch: Inputs per batch in validation and test.
+    """
 
     epochs: int = 200
     batch_size: int = 64
     lr: float = 0.01
-    rule: Literal["loss", "accuracy"] = "loss"
+    rule: Literal["loss", "accuracy", "annealed"] = "loss"
     patience: int = 6
     factor: float = 2.0
     min_lr: float = 1e-5
     decay: float = 2.0
+    warm_up: float = 0.2
+    keep: Literal["last", "best"] = "last"
     momentum: float = 0.0
+    nesterov: bool = False
     weight_decay: float = 0.0
     evaluation_batch: int = 64
     seed: int = 0
     device: str = "cpu"
 
-    def new_rule(self) -> LossRule | AccuracyRule:
+    def __post_init__(self) -> None:
+        if self.rule not in ("loss", "accuracy", "annealed"):
+            raise ValueError(f"rule must be 'loss', 'accuracy' or 'annealed'; got {self.rule!r}.")
+        if self.keep not in ("last", "best"):
+            raise ValueError(f"keep must be 'last' or 'best'; got {self.keep!r}.")
+        if self.nesterov and not self.momentum > 0:
+            raise ValueError(f"nesterov needs a momentum above 0; got momentum = {self.momentum!r}.")
+
+    def new_rule(self) -> Rule:
+        """The rule for a new task."""
+        if self.rule == "annealed":
+            return AnnealedRule(self.lr, self.warm_up, self.keep)
         if self.rule == "loss":
             return LossRule(self.lr, self.patience, self.factor, self.min_lr)
         return AccuracyRule(self.lr, self.patience, self.factor, self.min_lr, decay=self.decay)
+
+    def new_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.SGD:
+        """The optimizer for a new task; the rule sets its learning rate before every step."""
+        return torch.optim.SGD(
+            parameters, self.lr, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay
+        )
 
 
 class Store(Protocol):
@@ -68,21 +101,6 @@ class Progress:
     accuracy: list[list[float | None]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "between_tasks": 0.0, "evaluate": 0.0})
     epochs: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Lazily:
-    """Batches of ``size`` that are read when somebody asks for them, if they do."""
-
-    read: Callable[[], Iterator[Batch]]
-    inputs: int
-    size: int
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self.read()
-
-    def __len__(self) -> int:
-        return len(sizes(self.inputs, self.size))
 
 
 class Trainer:
@@ -140,52 +158,50 @@ class Trainer:
     def _train(self, tasks: Sequence[int], state: Tree | None) -> None:
         """Train until the rule says stop. Tasks that are learned together go by the number of the last."""
         t, parts = tasks[-1], [self.stream.tasks[t].train for t in tasks]
-        part: Part = Together(parts) if len(parts) > 1 else parts[0]
-        rule = self.plan.new_rule()
-        optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=rule.lr, momentum=self.plan.momentum, weight_decay=self.plan.weight_decay
-        )
+        part: Part = JointPart(parts) if len(parts) > 1 else parts[0]
+        rule, optimizer = self.plan.new_rule(), self.plan.new_optimizer(self.model.parameters())
         self.method.guard(optimizer)
-        best, epoch, stop = self._snapshot(), 0, False
-        if state:
-            self.model.load_state_dict(state["model"])
-            self.method.load_learning_state(state["learning"])
-            self.method.load_kept(state.get("kept"))
-            optimizer.load_state_dict(state["optimizer"])
-            rule.load_state_dict(state["rule"])
-            best, epoch, stop = state["best"], state["epoch"], state["stop"]
+        best, epoch, stop = self._load_epoch(state, optimizer, rule) if state else (self._snapshot(), 0, False)
         while epoch < self.plan.epochs and not stop:
             begin = time.perf_counter()
             with self._timed("train"):
-                loss = self._epoch(t, part, epoch, optimizer)
+                loss = self._epoch(t, part, epoch, optimizer, rule)
             with self._timed("evaluate"):
-                validation = self._validate(tasks)
-            lr = rule.lr
-            verdict = rule.update(*validation)
-            for group in optimizer.param_groups:
-                group["lr"] = rule.lr
+                validation_loss, accuracy = self._validate(tasks)
+            verdict = rule.update(validation_loss, accuracy)
             best = self._snapshot() if verdict.improved else best
             epoch, stop = epoch + 1, verdict.stop
             self._tell(
-                "epoch", task=t, epoch=epoch, of=self.plan.epochs, loss=loss, validation_loss=validation[0],
-                validation_accuracy=validation[1], lr=lr, seconds=time.perf_counter() - begin, **self._together,
+                "epoch", task=t, epoch=epoch, of=self.plan.epochs, loss=loss, validation_loss=validation_loss,
+                validation_accuracy=accuracy, lr=optimizer.param_groups[0]["lr"],
+                seconds=time.perf_counter() - begin, **self._together,
             )  # fmt: skip
             if self.store is not None:
                 tree = {"epoch": epoch, "stop": stop, "best": best, "rule": rule.state_dict()} | self._snapshot()
                 tree |= {"optimizer": optimizer.state_dict(), "kept": self.method.kept_state()}
                 self.store.save_epoch(t, epoch, tree | self._progress_state())
-        self.model.load_state_dict(best["model"])
-        self.method.load_learning_state(best["learning"])
+        self._restore(best)
         self.progress.epochs.append(epoch)
 
-    def _epoch(self, t: int, part: Part, epoch: int, optimizer: torch.optim.Optimizer) -> float:
+    def _load_epoch(self, state: Tree, optimizer: torch.optim.Optimizer, rule: Rule) -> tuple[Tree, int, bool]:
+        """Go back to an epoch that was saved: the best so far, the epochs done, and whether the task is over."""
+        self._restore(state)
+        self.method.load_kept(state.get("kept"))
+        optimizer.load_state_dict(state["optimizer"])
+        rule.load_state_dict(state["rule"])
+        return state["best"], state["epoch"], state["stop"]
+
+    def _epoch(self, t: int, part: Part, epoch: int, optimizer: torch.optim.Optimizer, rule: Rule) -> float:
         """One pass over the training part; the mean loss."""
         order = torch.randperm(len(part), generator=generator(self.plan.seed, "order", t, epoch))
         total = torch.zeros((), dtype=torch.float64)
         self.model.train()
         with seeded(self.plan.seed, "dropout", t, epoch):
-            loader = Lazily(lambda: self._batches(part, self.plan.batch_size, order), len(order), self.plan.batch_size)
-            for batch in self.method.watch(loader, epoch, self.plan.epochs):
+            loader = BatchLoader(part, self.plan.batch_size, self.plan.device, order)
+            for i, batch in enumerate(self.method.watch(loader, epoch, self.plan.epochs)):
+                rate = rule.rate(epoch * len(loader) + i, self.plan.epochs * len(loader))
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
 
                 def closure(batch: Batch = batch) -> Tensor:
                     optimizer.zero_grad()
@@ -225,15 +241,22 @@ class Trainer:
 
     @torch.no_grad()
     def _measure(self, part: Part) -> tuple[float, int]:
-        """The sum of all losses, and how many inputs are classified right."""
+        """The sum of all losses, by the method's own ``forward`` and ``loss``, and the inputs classified right."""
         self.model.eval()
         loss, right = 0.0, 0
         with seeded(self.plan.seed, "evaluate"):
-            for x, y in self._batches(part, self.plan.evaluation_batch, None):
-                logits = self.model(x)
-                loss += float(F.cross_entropy(logits, y, reduction="sum"))
-                right += int((logits.argmax(1) == y).sum())
+            for batch in BatchLoader(part, self.plan.evaluation_batch, self.plan.device):
+                output = self.method.forward(self.model, batch)
+                loss += self._summed_loss(output, batch)
+                logits = output if isinstance(output, Tensor) else output.logits
+                right += int((logits.argmax(1) == batch[1]).sum())
         return loss, right
+
+    def _summed_loss(self, output: Any, batch: Batch) -> float:
+        """The mean loss of a batch, times its inputs; cross entropies are summed directly, to the last bit."""
+        if self.method.loss is cross_entropy_with_second and isinstance(output, Tensor):
+            return float(F.cross_entropy(output, batch[1], reduction="sum"))
+        return float(self.method.loss(output, batch)) * len(batch[1])
 
     def _validate(self, tasks: Sequence[int]) -> tuple[float, float]:
         """What early stopping sees: the validation loss, with the method's penalty if it asks for that."""
@@ -253,12 +276,7 @@ class Trainer:
         order = torch.randperm(len(part), generator=generator(self.plan.seed, "sample", t, when))
         samples = self.method.samples_before if when == "before" else self.method.samples
         size = self.plan.batch_size if samples is None else samples
-        chosen = order[:samples]
-        return Lazily(lambda: self._batches(part, size, chosen), len(chosen), size)
-
-    def _batches(self, part: Part, size: int, order: Tensor | None) -> Iterator[Batch]:
-        for batch in batches(part, size, order):
-            yield moved(batch, self.plan.device)
+        return BatchLoader(part, size, self.plan.device, order[:samples])
 
     def _snapshot(self) -> Tree:
         """What training changes: the model and what the task learns beside it."""
@@ -266,6 +284,11 @@ class Trainer:
             "model": {name: value.detach().clone() for name, value in self.model.state_dict().items()},
             "learning": self.method.learning_state(),
         }
+
+    def _restore(self, snapshot: Tree) -> None:
+        """The inverse of ``_snapshot``."""
+        self.model.load_state_dict(snapshot["model"])
+        self.method.load_learning_state(snapshot["learning"])
 
     @property
     def _together(self) -> Tree:
@@ -288,7 +311,3 @@ class Trainer:
     def _tell(self, event: str, **fields: Any) -> None:
         for observer in self.observers:
             observer({"event": event, **fields})
-
-
-def count_parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,7 +1,8 @@
-"""When the learning rate falls and when a task has been trained enough: two early-stopping rules.
+"""Rules for the learning rate: how it falls, which epoch's weights count, and when a task is over.
 
-A rule is told the validation loss and accuracy after every epoch and answers with a ``Verdict``. The best epoch is the
-last one that ``improved``; the caller keeps its weights and restores them in the end. The first epoch always improves.
+The trainer asks a rule for the ``rate`` of every step, and tells it the validation loss and accuracy after every epoch.
+It answers with a ``Verdict``. The weights of the last epoch that ``improved`` are those of the task. The first epoch
+always improves.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 class Diverged(ArithmeticError):
@@ -18,35 +19,36 @@ class Diverged(ArithmeticError):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What follows from an epoch: it is the best so far; the learning rate has just fallen; the task is over."""
+    """What follows from an epoch: whether its weights count so far, and whether the task is over."""
 
     improved: bool
-    decayed: bool
     stop: bool
 
 
 class Rule:
-    """What both rules share: the best score so far, strictly larger being better, and bad epochs in a row since."""
+    """The base of all rules: settings above their bounds, the initial learning rate, and a state that JSON can hold."""
 
-    def __init__(self, lr: float, patience: int, **above: tuple[float, float]) -> None:
-        for name, (value, bound) in {"lr": (lr, 0.0), "patience": (patience, 0.0), **above}.items():
+    def __init__(self, lr: float, **above: tuple[float, float]) -> None:
+        for name, (value, bound) in {"lr": (lr, 0.0), **above}.items():
             if not (value > bound and math.isfinite(value)):
                 raise ValueError(f"{name} must be a finite number above {bound:g}; got {value!r}.")
-        if type(patience) is not int:
-            raise ValueError(f"patience is a number of epochs; got {patience!r}.")
-        self.patience = patience
-        self._state: dict[str, Any] = {"lr": float(lr), "best": None, "bad": 0, "stopped": False}
+        self._state: dict[str, Any] = {"lr": float(lr), "best": None, "stopped": False}
 
     @property
     def lr(self) -> float:
-        """The learning rate of the next epoch."""
+        """The learning rate that the rule sets out from next."""
         lr: float = self._state["lr"]
         return lr
 
     @property
     def stopped(self) -> bool:
+        """Whether the task is over."""
         stopped: bool = self._state["stopped"]
         return stopped
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of a step, from 0 on, of the ``steps`` that all epochs of the task have."""
+        return self.lr
 
     def update(self, loss: float, accuracy: float) -> Verdict:
         """What follows from an epoch with this validation loss and accuracy."""
@@ -57,19 +59,16 @@ class Rule:
                 f"the validation loss is {loss} and the accuracy {accuracy} at learning rate {self.lr:g}. "
                 "Lower the learning rate, or look for NaN in the data; the best epoch before this one is still good."
             )
-        state, score = self._state, self._score(loss, accuracy)
-        if state["best"] is None or score > state["best"]:
-            state.update(best=score, bad=0)
-            return Verdict(improved=True, decayed=False, stop=False)
-        state["bad"] += 1
-        decayed = self._bad_epoch(state)
-        return Verdict(improved=False, decayed=decayed, stop=self.stopped)
+        improved = self._improves(loss, accuracy)
+        self._after_epoch(improved)
+        return Verdict(improved, self.stopped)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the rule stands, as JSON can hold it; its settings belong to the recipe."""
+        """Where the rule stands; its settings belong to the recipe."""
         return dict(self._state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where ``state_dict`` was taken."""
         if state.keys() != self._state.keys():
             raise ValueError(
                 f"the state has {sorted(state)}, {type(self).__name__} expects {sorted(self._state)}. "
@@ -77,15 +76,42 @@ class Rule:
             )
         self._state = dict(state)
 
+    def _improves(self, loss: float, accuracy: float) -> bool:
+        """Whether the epoch's score is above the best so far, which it becomes."""
+        best, score = self._state["best"], self._score(loss, accuracy)
+        if best is not None and not score > best:
+            return False
+        self._state["best"] = score
+        return True
+
     def _score(self, loss: float, accuracy: float) -> float:
+        return accuracy
+
+    def _after_epoch(self, improved: bool) -> None:
+        """Lower the learning rate, or stop."""
+
+
+class EarlyStopping(Rule):
+    """What the early-stopping rules share: bad epochs in a row are counted, and an epoch that improves ends the row."""
+
+    def __init__(self, lr: float, patience: int, **above: tuple[float, float]) -> None:
+        super().__init__(lr, patience=(patience, 0.0), **above)
+        if type(patience) is not int:
+            raise ValueError(f"patience is a number of epochs; got {patience!r}.")
+        self.patience = patience
+        self._state["bad"] = 0
+
+    def _after_epoch(self, improved: bool) -> None:
+        self._state["bad"] = 0 if improved else self._state["bad"] + 1
+        if not improved:
+            self._bad_epoch(self._state)
+
+    def _bad_epoch(self, state: dict[str, Any]) -> None:
+        """Lower the learning rate or stop after ``state["bad"]`` bad epochs in a row."""
         raise NotImplementedError
 
-    def _bad_epoch(self, state: dict[str, Any]) -> bool:
-        """Decay or stop after ``state["bad"]`` bad epochs in a row; whether it decayed."""
-        raise NotImplementedError
 
-
-class LossRule(Rule):
+class LossRule(EarlyStopping):
     """The rule of GPM, TRGP, SGP, DFGP, EWC and HAT: by validation loss.
 
     After ``patience`` bad epochs in a row ``lr`` is divided by ``factor``; below ``min_lr`` the task is over, at once.
@@ -98,15 +124,13 @@ class LossRule(Rule):
     def _score(self, loss: float, accuracy: float) -> float:
         return -loss
 
-    def _bad_epoch(self, state: dict[str, Any]) -> bool:
-        if state["bad"] < self.patience:
-            return False
-        state["lr"] /= self.factor
-        state.update(bad=0, stopped=state["lr"] < self.min_lr)
-        return True
+    def _bad_epoch(self, state: dict[str, Any]) -> None:
+        if state["bad"] >= self.patience:
+            state["lr"] /= self.factor
+            state.update(bad=0, stopped=state["lr"] < self.min_lr)
 
 
-class AccuracyRule(Rule):
+class AccuracyRule(EarlyStopping):
     """The rule of CODE-CL's published code: by validation accuracy, with a second learning rate for book-keeping.
 
     After ``patience + 1`` bad epochs in a row the real one is divided by ``decay`` and the other by ``factor``. A bad
@@ -119,14 +143,50 @@ class AccuracyRule(Rule):
         self.factor, self.threshold, self.decay = factor, threshold, decay
         self._state["book"] = float(lr)
 
-    def _score(self, loss: float, accuracy: float) -> float:
-        return accuracy
-
-    def _bad_epoch(self, state: dict[str, Any]) -> bool:
+    def _bad_epoch(self, state: dict[str, Any]) -> None:
         if state["bad"] <= self.patience:
             state["stopped"] = state["book"] < self.threshold
-            return False
-        state["lr"] /= self.decay
-        state["book"] /= self.factor
-        state["bad"] = 0
-        return True
+        else:
+            state["lr"] /= self.decay
+            state["book"] /= self.factor
+            state["bad"] = 0
+
+
+class AnnealedRule(Rule):
+    """A warm-up and half a cosine, down to nearly zero at the last step of the last epoch; nothing stops early.
+
+    With ``S`` steps, of which ``w = round(warm_up · S)`` are the warm-up, step ``k`` from 0 on has the rate
+
+        lr (k + 1) / w                          k < w
+        lr ½ (1 + cos(π (k − w) / (S − w)))     k ≥ w
+
+    Args:
+        lr: The highest rate.
+        warm_up: The share of the steps over which the rate rises to ``lr``, from 0 to below 1.
+        keep: The weights that count: those of the ``"last"`` epoch, or of the ``"best"`` by validation accuracy (of
+            equal ones, the later).
+    """
+
+    def __init__(self, lr: float, warm_up: float = 0.2, keep: Literal["last", "best"] = "last") -> None:
+        super().__init__(lr)
+        if not 0 <= warm_up < 1:
+            raise ValueError(f"warm_up is a share of the steps, at least 0 and below 1; got {warm_up!r}.")
+        self.warm_up, self.keep = warm_up, keep
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of a step, from 0 on, of the ``steps`` that all epochs of the task have.
+
+        >>> [round(AnnealedRule(0.1, warm_up=0.25).rate(step, 8), 3) for step in range(8)]
+        [0.05, 0.1, 0.1, 0.093, 0.075, 0.05, 0.025, 0.007]
+        """
+        warm = round(self.warm_up * steps)
+        if step < warm:
+            return self.lr * ((step + 1) / warm)
+        return self.lr / 2 * (1 + math.cos(math.pi * (step - warm) / (steps - warm)))
+
+    def _improves(self, loss: float, accuracy: float) -> bool:
+        best = self._state["best"]
+        improved = self.keep == "last" or best is None or accuracy >= best
+        if improved:
+            self._state["best"] = accuracy
+        return improved

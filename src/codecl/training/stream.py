@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -97,6 +97,30 @@ def as_part(data: Any) -> Part:
 
 
 @dataclass(frozen=True, eq=False)
+class JointPart:
+    """The same part of several tasks as one, for methods that learn all tasks at once.
+
+    Batches are ``(x, y, tasks)``; ``tasks`` has the position of the task of each input.
+    """
+
+    parts: Sequence[Part]
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    def take(self, indices: Tensor) -> Batch:
+        ends = torch.tensor([len(part) for part in self.parts]).cumsum(0)
+        tasks = torch.bucketize(indices, ends, right=True)
+        taken, rows = [], []
+        for t in sorted(set(tasks.tolist())):
+            rows.append(torch.nonzero(tasks == t).flatten())
+            taken.append(self.parts[t].take(indices[rows[-1]] - ends[t] + len(self.parts[t])))
+        back = torch.cat(rows).argsort()
+        x, y = (torch.cat(values)[back] for values in zip(*taken, strict=True))
+        return x, y, tasks
+
+
+@dataclass(frozen=True, eq=False)
 class Task:
     """What is learned at one time."""
 
@@ -113,7 +137,6 @@ class Stream:
 
     name: str
     tasks: Sequence[Task]
-    heads: Literal["multi", "single"] = "multi"
     data: str = "official"
 
     def __len__(self) -> int:
@@ -125,19 +148,12 @@ class Stream:
             return self
         if not 1 <= tasks <= len(self.tasks):
             raise ValueError(f"{self.name} has {len(self.tasks)} tasks; got tasks = {tasks}.")
-        return Stream(self.name, self.tasks[:tasks], self.heads, self.data)
+        return Stream(self.name, self.tasks[:tasks], self.data)
 
     def decode(self, task: int, raw: Tensor) -> Tensor:
         """Inputs of a task's batches from what its training part stores, and its batches have as ``raw``."""
         part = self.tasks[task].train
         return part.prepare(raw) if isinstance(part, Tensors) and part.prepare is not None else raw
-
-
-def batches(part: Part, size: int, order: Tensor | None = None) -> Iterator[Batch]:
-    """Batches of ``size`` in the given order, the last one smaller; see ``sizes``."""
-    order = torch.arange(len(part)) if order is None else order
-    for some in order.split(sizes(len(order), size)):  # type: ignore[no-untyped-call]
-        yield part.take(some)
 
 
 def sizes(inputs: int, size: int) -> list[int]:
@@ -151,7 +167,28 @@ def sizes(inputs: int, size: int) -> list[int]:
     return [size] * whole + [rest] * bool(rest)
 
 
-def moved(batch: Batch, device: str) -> Batch:
-    """``batch`` on another device; what it has as ``raw`` stays."""
-    there = tuple(value.to(device) for value in batch)
-    return Prepared.of(there, batch.raw) if isinstance(batch, Prepared) else there
+@dataclass(frozen=True, eq=False)
+class BatchLoader:
+    """Batches of a part on a device, read from the part only as they are asked for.
+
+    ``order`` says which inputs, in which order; ``inputs`` is their number.
+    """
+
+    part: Part
+    size: int
+    device: str = "cpu"
+    order: Tensor | None = None
+
+    @property
+    def inputs(self) -> int:
+        return len(self.part) if self.order is None else len(self.order)
+
+    def __len__(self) -> int:
+        return len(sizes(self.inputs, self.size))
+
+    def __iter__(self) -> Iterator[Batch]:
+        order = torch.arange(len(self.part)) if self.order is None else self.order
+        for chosen in order.split(sizes(len(order), self.size)):  # type: ignore[no-untyped-call]
+            batch = self.part.take(chosen)
+            moved = tuple(value.to(self.device) for value in batch)
+            yield Prepared.of(moved, batch.raw) if isinstance(batch, Prepared) else moved
