@@ -116,13 +116,13 @@ def wrapped(label: str, width: int) -> str:
 def hide_touching(figure: Any, labels: Sequence[Any]) -> None:
     """Hide labels of an axis that would touch others, but for the first and the last."""
     figure.draw_without_rendering()
-    first, *others, last = [(label, label.get_window_extent().padded(3, 0)) for label in labels]
-    left = first[1]
-    for label, box in others:
-        if box.overlaps(left) or box.overlaps(last[1]):
+    boxes = [label.get_window_extent().padded(3, 0) for label in labels]
+    kept = [boxes[0], boxes[-1]]
+    for label, box in list(zip(labels, boxes, strict=True))[1:-1]:
+        if any(map(box.overlaps, kept)):
             label.set_visible(False)
         else:
-            left = box
+            kept.append(box)
 
 
 def heat_map(

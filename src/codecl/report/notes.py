@@ -17,12 +17,9 @@ def origin_note(runs: Sequence[Run]) -> str:
 
 def log_notes(runs: Sequence[Run], short: Mapping[str, str]) -> Iterator[str]:
     """Which figures are missing because of a log."""
-    missing = [short[run.name] for run in runs if run.record.log_fault == "missing"]
-    damaged = [
-        f"{short[run.name]} ({run.record.log_fault.rstrip('.')})"
-        for run in runs
-        if run.record.log_fault not in ("", "missing")
-    ]
+    faults = {short[run.name]: run.record.log_fault.removeprefix("is damaged: ").rstrip(".") for run in runs}
+    missing = [name for name, fault in faults.items() if fault == "missing"]
+    damaged = [f"{name} ({fault})" for name, fault in faults.items() if fault not in ("", "missing")]
     if missing:
         yield f"No training curves, spectra and capacities of runs without log.jsonl: {few(missing)}."
     if damaged:
