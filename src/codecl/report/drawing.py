@@ -113,6 +113,18 @@ def wrapped(label: str, width: int) -> str:
     return "\n".join(textwrap.wrap(label, width, max_lines=3, placeholder=" …") or [label])
 
 
+def hide_touching(figure: Any, labels: Sequence[Any]) -> None:
+    """Hide labels of an axis that would touch others, but for the first and the last."""
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent().padded(3, 0) for label in labels]
+    kept = [boxes[0], boxes[-1]]
+    for label, box in list(zip(labels, boxes, strict=True))[1:-1]:
+        if any(map(box.overlaps, kept)):
+            label.set_visible(False)
+        else:
+            kept.append(box)
+
+
 def heat_map(
     axes: Any,
     rows: Sequence[Sequence[float]],

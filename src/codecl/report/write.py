@@ -16,14 +16,14 @@ from codecl.files import write_atomically
 from codecl.report.drawing import Drawing, require_matplotlib
 from codecl.report.figures import summary_figures
 from codecl.report.names import short_names, slug
-from codecl.report.notes import few, log_notes, origin_note, repeat_notes
+from codecl.report.notes import log_notes, origin_note, repeat_notes
 from codecl.report.page import Contents, files_of, make_page
 from codecl.report.records import Found, find_runs
 from codecl.report.render import FORMATS
 from codecl.report.run_figures import figures_of_runs
-from codecl.report.table import Table
+from codecl.report.table import Row, Table
 from codecl.report.tables import Analysis, analyse
-from codecl.report.transfer import check_baseline, transfer_notes
+from codecl.report.transfer import check_baseline, few, transfer_notes
 
 PAGE = "report.html"
 USUAL_BASELINE = "gpm"
@@ -99,6 +99,10 @@ def _as_given(found: Found, made: Analysis, files: Sequence[str], notes: Sequenc
         left_out=[*_skipped(found, "given", "unfinished", "empty"), *repeats],
         damaged=_skipped(found, "given", "damaged"),
     )
+
+
+def _renamed(row: Row, names: Mapping[str, str]) -> Row:
+    return replace(row, runs=tuple(names[name] for name in row.runs))
 
 
 def _files(tables: Sequence[Table], drawings: Sequence[Drawing]) -> dict[str, str | bytes]:
