@@ -40,7 +40,11 @@ def recipe_options(parser: Parser) -> None:
     parser.add_argument(
         "--benchmark", help=f"a benchmark name (codecl benchmarks; default {EMBEDDED}), or package.module:NAME"
     )
-    parser.add_argument("--preset", help="paper (default) or official: as the paper prints, or as its authors run")
+    parser.add_argument(
+        "--preset",
+        help="paper (default) or official: as the paper prints, or as its authors run; fast or fast-official: the same "
+        "settings in a few annealed epochs, for a laptop",
+    )
     parser.add_argument("--quick", action="store_true", help="at most 15 epochs a task")
     parser.add_argument("--tasks", type=int, metavar="N", help="the first N tasks only")
     parser.add_argument("--epochs", type=int, metavar="N", help="at most N epochs a task")

@@ -25,9 +25,11 @@ from codecl.runs.untrusted import MEGABYTE, read_text
 from codecl.text import unknown_name
 from codecl.training.plan import Plan
 
-PRESETS = ("paper", "official")
+PRESETS = {"paper": "paper", "official": "official", "fast": "paper", "fast-official": "official"}
+"""The presets, and the reading of the method that each takes. The fast ones train by one short schedule for all."""
 TABLES = ("training", "settings", "data")
 QUICK_EPOCHS = 15
+FAST = {"rule": "annealed", "epochs": 15}
 NOT_SETTINGS = {"self", "model", "common", "forward", "loss", "heads", "skip", "added", "seed"}
 ELSEWHERE = {"seed", "device"}
 """Fields of ``Plan`` that stand at the top of a recipe."""
@@ -89,7 +91,7 @@ def make_recipe(asked: Mapping[str, Any], changes: Mapping[str, Any], epochs: in
     given = {key: value for key, value in asked.items() if value is not None}
     _check_top(given)
     name, benchmark = given.get("method", "code-cl"), given.get("benchmark", EMBEDDED)
-    preset, quick = given.get("preset", PRESETS[0]), given.get("quick", False)
+    preset, quick = given.get("preset", "paper"), given.get("quick", False)
     if preset not in PRESETS:
         raise UsageError(unknown_name("preset", preset, PRESETS))
     method, switches = find_method(name), find_benchmark(benchmark).switches
@@ -97,7 +99,7 @@ def make_recipe(asked: Mapping[str, Any], changes: Mapping[str, Any], epochs: in
     settings = setting_defaults(method)
     tables: dict[str, dict[str, Any]] = {
         "training": _plan_defaults() | published["training"],
-        "settings": settings | method.preset(preset) | published["settings"],
+        "settings": settings | method.preset(PRESETS[preset]) | published["settings"],
         "data": {switch: choices[0] for switch, choices in switches.items()},
     }
     for table, known in {"training": _plan_defaults(), "settings": settings, "data": switches}.items():
@@ -187,21 +189,29 @@ def takes_seed(method: type[Method]) -> bool:
 def _published(benchmark: str, method: str, preset: str) -> dict[str, dict[str, Any]]:
     """What the recipe file of the benchmark says: for all, in the preset, for the method, for it in the preset.
 
-    A method that is ``like`` another begins with what that one has, and so does a benchmark.
+    A method that is ``like`` another begins with what that one has, and so does a benchmark. A fast preset has the
+    settings of its reading, and a schedule that is the same for all methods unless it names one itself.
     """
-    tables = _recipe_files(benchmark)
-    layers = [layer for table in tables for layer in (table, table.get("presets", {}).get(preset, {}))]
-    methods = {name: values for table in tables for name, values in table.get("methods", {}).items()}
+    files = _recipe_files(benchmark)
+    reading = [layer for file in files for layer in (file, file.get("presets", {}).get(PRESETS[preset], {}))]
+    fast = [file["presets"]["fast"] for file in files if "fast" in file.get("presets", {})]
+    schedules = reading
+    if preset != PRESETS[preset]:
+        if files and not fast:
+            raise UsageError(f"{benchmark} has no preset {preset!r} yet: its learning rate was not chosen. Use paper.")
+        schedules = [*({"training": file.get("training", {})} for file in files), {"training": FAST}, *fast]
+    methods = {name: values for file in files for name, values in file.get("methods", {}).items()}
+    ancestors = _ancestry(methods, method)
     training: dict[str, Any] = {}
     settings: dict[str, Any] = {}
-    for layer in layers:
+    for layer in schedules:
         training |= layer.get("training", {})
-    for ancestor in _ancestry(methods, method):
-        for layer in layers:
-            own = dict(layer.get("methods", {}).get(ancestor, {}))
-            own.pop("like", None)
-            training |= own.pop("training", {})
-            settings |= own
+    for ancestor in ancestors:
+        for layer in schedules:
+            training |= layer.get("methods", {}).get(ancestor, {}).get("training", {})
+        for layer in reading:
+            own = layer.get("methods", {}).get(ancestor, {})
+            settings |= {key: value for key, value in own.items() if key not in ("like", "training")}
     return {"training": training, "settings": settings}
 
 
