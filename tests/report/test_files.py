@@ -17,7 +17,7 @@ from tests.report.cases import FIRST, SECOND, epoch, task, write_run
 from tests.runs.running import codecl, contents
 
 LATEX = shutil.which("pdflatex")
-WHOLE = "split-cifar100-preset-paper-2-10-tasks-whole-schedule"
+WHOLE = "split-cifar100-paper-2-tasks-whole"
 NASTY = "a_b & 50% | <i>*x*</i> \\ {y} #~^$\n"
 TABLE = make_table(
     "numbers",

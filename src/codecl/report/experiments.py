@@ -42,15 +42,6 @@ class Condition:
     data: str
     switches: tuple[tuple[str, str], ...]
 
-    @classmethod
-    def of_result(cls, result: Result) -> Condition:
-        recipe, epochs = published_recipe(result.method, result.benchmark, result.preset), result.training["epochs"]
-        whole = recipe is not None and recipe.training["epochs"] == epochs
-        return cls(
-            result.benchmark, result.preset, result.tasks, None if whole else epochs, result.quick, result.data,
-            tuple(sorted(result.switches.items())),
-        )  # fmt: skip
-
     @property
     def all_tasks(self) -> int | None:
         """How many tasks the benchmark has; None for one of the user's own."""
@@ -116,7 +107,11 @@ class Experiment:
 
     @cached_property
     def condition(self) -> Condition:
-        return Condition.of_result(self.first)
+        r, epochs = self.first, self.first.training["epochs"]
+        recipe = published_recipe(r.method, r.benchmark, r.preset)
+        whole = recipe is not None and recipe.training["epochs"] == epochs
+        switches = tuple(sorted(r.switches.items()))
+        return Condition(r.benchmark, r.preset, r.tasks, None if whole else epochs, r.quick, r.data, switches)
 
     @cached_property
     def values(self) -> dict[str, Any]:

@@ -24,7 +24,9 @@ def summary_figures(experiments: Sequence[Experiment], ablations: Sequence[Ablat
     taken: set[str] = set()
     with drawing.styled():
         for group in by_condition(experiments):
-            where = slug(group[0].condition.title())
+            c = group[0].condition
+            epochs = "whole" if c.epochs is None else f"{c.epochs}-epochs"
+            where = slug(f"{c.benchmark}-{c.preset}-{c.tasks}-tasks-{epochs}{'-quick' * c.quick}")
             drawings.append(tasks(group, unique(f"tasks-{where}", taken)))
             if len(group) > 1:
                 drawings.append(cost(group, unique(f"cost-{where}", taken)))

@@ -60,6 +60,10 @@ class Row:
     cells: tuple[Cell, ...]
     runs: tuple[str, ...] = ()
 
+    def renamed(self, names: Mapping[str, str]) -> Row:
+        """The row with other names for its runs."""
+        return replace(self, runs=tuple(names[name] for name in self.runs))
+
 
 @dataclass(frozen=True)
 class Section:

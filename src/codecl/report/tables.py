@@ -35,24 +35,16 @@ class Measure(NamedTuple):
     note: str = ""
 
 
-def mean(number: Callable[[Result], float | None]) -> Callable[[Experiment], Cell]:
+def mean(e: Experiment, number: Callable[[Result], float | None]) -> Cell:
     """The mean of a number over seeds."""
-
-    def cell(e: Experiment) -> Cell:
-        values = [number(run.result) for run in e.runs]
-        return replace(Cell.mean([value for value in values if value is not None]), unranked=e.joint)
-
-    return cell
+    values = [number(run.result) for run in e.runs]
+    return replace(Cell.mean([value for value in values if value is not None]), unranked=e.joint)
 
 
-def amount(number: Callable[[Result], float | None]) -> Callable[[Experiment], Cell]:
+def amount(e: Experiment, number: Callable[[Result], float | None]) -> Cell:
     """The same, without a deviation of 0: most memories are the same for every seed."""
-
-    def cell(e: Experiment) -> Cell:
-        found = mean(number)(e)
-        return replace(found, spread=found.spread or None)
-
-    return cell
+    cell = mean(e, number)
+    return replace(cell, spread=cell.spread or None)
 
 
 def in_bytes(value: float) -> str:
@@ -72,20 +64,20 @@ def footprint(field: str) -> Callable[[Experiment], Cell]:
     return lambda e: Cell(getattr(FOOTPRINTS[e.method], field) if e.method in FOOTPRINTS else None)
 
 
-ACC = Measure(Column("ACC %", best="highest"), mean(lambda result: result.acc))
-BWT = Measure(Column("BWT %", best="highest"), mean(lambda result: result.bwt))
-MEMORY = Measure(Column("memory", in_bytes), amount(lambda result: result.bytes["memory"]))
-TIME = Measure(Column("time a run", duration), amount(lambda result: result.total_seconds))
+ACC = Measure(Column("ACC %", best="highest"), lambda e: mean(e, lambda r: r.acc))
+BWT = Measure(Column("BWT %", best="highest"), lambda e: mean(e, lambda r: r.bwt))
+MEMORY = Measure(Column("memory", in_bytes), lambda e: amount(e, lambda r: r.bytes["memory"]))
+TIME = Measure(Column("time a run", duration), lambda e: amount(e, lambda r: r.total_seconds))
 PAPER_ACC = Measure(Column("paper ACC", as_printed), lambda e: printed(e, "acc"), PAPER_NOTE)
 PAPER_BWT = Measure(Column("paper BWT", as_printed), lambda e: printed(e, "bwt"), PAPER_NOTE)
 COSTS = [
     Measure(Column("order in the paper"), footprint("paper")),
     Measure(Column("bytes of a layer"), footprint("formula"), MEMORY_NOTE),
     MEMORY,
-    Measure(Column("of it per task", in_bytes), amount(lambda result: result.bytes["per_task"])),
+    Measure(Column("of it per task", in_bytes), lambda e: amount(e, lambda r: r.bytes["per_task"])),
     TIME,
-    Measure(Column("training epoch", "{:.2f} s".format), amount(epoch_seconds)),
-    Measure(Column("between tasks", duration), amount(lambda result: result.seconds["between_tasks"])),
+    Measure(Column("training epoch", "{:.2f} s".format), lambda e: amount(e, epoch_seconds)),
+    Measure(Column("between tasks", duration), lambda e: amount(e, lambda r: r.seconds["between_tasks"])),
     Measure(Column("on"), machines),
 ]
 

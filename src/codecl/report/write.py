@@ -7,7 +7,7 @@ import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from codecl.report.page import Contents, files_of, make_page
 from codecl.report.records import Found, find_runs
 from codecl.report.render import FORMATS
 from codecl.report.run_figures import figures_of_runs
-from codecl.report.table import Row, Table
+from codecl.report.table import Table
 from codecl.report.tables import Analysis, analyse
 from codecl.report.transfer import check_baseline, few, transfer_notes
 
@@ -88,21 +88,15 @@ def write_report(
 
 def _as_given(found: Found, made: Analysis, files: Sequence[str], notes: Sequence[str]) -> Report:
     repeats, warnings = repeat_notes(made.experiments, attrgetter("given"))
-    names = {run.name: run.given for run in found.runs}
+    given = {run.name: run.given for run in found.runs}
     return Report(
-        tables=[
-            table.with_rows(lambda row: replace(row, runs=tuple(names[n] for n in row.runs))) for table in made.tables
-        ],
+        tables=[table.with_rows(lambda row: row.renamed(given)) for table in made.tables],
         files=[PAGE, *files],
         notes=notes,
         warnings=warnings,
         left_out=[*_skipped(found, "given", "unfinished", "empty"), *repeats],
         damaged=_skipped(found, "given", "damaged"),
     )
-
-
-def _renamed(row: Row, names: Mapping[str, str]) -> Row:
-    return replace(row, runs=tuple(names[name] for name in row.runs))
 
 
 def _files(tables: Sequence[Table], drawings: Sequence[Drawing]) -> dict[str, str | bytes]:
