@@ -9,6 +9,7 @@ from codecl import CodeCL, Method
 from codecl.benchmarks.registry import BENCHMARKS
 from codecl.errors import UsageError
 from codecl.methods import METHODS
+from codecl.runs import recipe as recipe_module
 from codecl.runs.recipe import Recipe, make_recipe, parse_change, read_recipe, setting_defaults
 from codecl.training.engine import Plan
 from tests.runs.running import codecl
@@ -100,7 +101,7 @@ def test_later_words_win(tmp_path):
 
 
 def test_the_file_of_a_benchmark_wins_over_the_reading_of_a_preset(monkeypatch):
-    monkeypatch.setattr(CodeCL, "reading", classmethod(lambda cls, preset: {"aperture": 1.0, "overlap": 0.25}))
+    monkeypatch.setattr(CodeCL, "presets", {"paper": {"aperture": 1.0, "overlap": 0.25}})
     recipe = make_recipe({}, {})
     assert (recipe.settings["aperture"], recipe.settings["overlap"]) == (16.0, 0.25)
 
@@ -179,3 +180,52 @@ def test_a_benchmark_that_is_like_another_begins_with_its_values(method, preset)
     ]
     assert recipes[0].training == recipes[1].training
     assert recipes[0].settings == recipes[1].settings
+
+
+FAST_FILE = """
+[training]
+epochs = 200
+batch_size = 32
+lr = 0.01
+rule = "loss"
+
+[presets.official.training]
+lr = 0.1
+
+[presets.fast.training]
+epochs = 12
+lr = 0.2
+
+[presets.fast.methods.hat.training]
+lr = 0.05
+
+[methods.gpm]
+threshold = 0.9
+
+[methods.gpm.training]
+lr = 0.5
+
+[presets.official.methods.gpm]
+threshold = 0.8
+
+[methods.sgp]
+like = "gpm"
+"""
+
+
+def test_fast_presets_have_one_schedule_for_all_and_the_settings_of_their_reading(monkeypatch):
+    monkeypatch.setattr(recipe_module, "_recipe_files", lambda benchmark: [tomllib.loads(FAST_FILE)])
+    for method, preset, threshold in (("gpm", "fast", 0.9), ("sgp", "fast-official", 0.8), ("sgp", "fast", 0.9)):
+        recipe = make_recipe({"method": method, "preset": preset}, {})
+        schedule = [recipe.training[key] for key in ("epochs", "lr", "rule", "batch_size")]
+        assert schedule == [12, 0.2, "annealed", 32]
+        assert recipe.settings["threshold"] == threshold
+    assert make_recipe({"method": "gpm", "preset": "fast-official"}, {}).settings["first_rule"] == "below"
+    assert make_recipe({"method": "hat", "preset": "fast"}, {}).training["lr"] == 0.05  # its own step needs another
+    assert make_recipe({"method": "gpm", "preset": "paper"}, {}).training["lr"] == 0.5
+
+
+def test_a_benchmark_whose_learning_rate_was_not_chosen_has_no_fast_preset(monkeypatch):
+    monkeypatch.setattr(recipe_module, "_recipe_files", lambda benchmark: [{"training": {"lr": 0.1}}])
+    with pytest.raises(UsageError, match="has no preset 'fast' yet"):
+        make_recipe({"preset": "fast"}, {})

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from codecl.benchmarks.registry import BENCHMARKS
+from codecl.method import Method
 from codecl.report.experiments import Experiment, find_experiments, position, published_recipe, short_key
 from codecl.report.published import reported
 from codecl.report.records import Run, find_runs
@@ -79,7 +80,9 @@ def missing(runs: Sequence[Run]) -> str:
 
 
 def _is_whole(e: Experiment) -> bool:
-    """Whether it follows the recipe file: all tasks, and no schedule cut short."""
+    """Whether it follows a published protocol: all tasks, and no schedule cut short."""
+    if e.first.preset not in Method.presets:
+        return False
     recipe = published_recipe(e.method, e.first.benchmark, e.first.preset)
     enough = recipe is None or e.first.training["epochs"] >= recipe.training["epochs"]
     return enough and not e.first.quick and e.condition.tasks == e.condition.all_tasks
