@@ -16,7 +16,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := src tests examples perf
 
-.PHONY: help setup demo test docs reproduction bench lint format clean
+.PHONY: help setup demo test quick docs reproduction bench lint format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ demo: $(STAMP) ## compare fine-tuning, GPM and CODE-CL on the embedded benchmark
 # One thread for each worker: several workers with a thread for every core each are slower than one.
 test: $(STAMP) ## run the tests (WORKERS=2, ARGS=...)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+quick: $(STAMP) ## run the tests that take little time
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
 
 # Warnings are errors, and nothing is fetched. Always anew (-E): pages come from code as well.
 docs: $(STAMP) ## build the documentation: docs/_build/html/index.html

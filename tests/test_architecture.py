@@ -1,6 +1,7 @@
 """Imports point one way, and importing the package costs and changes nothing."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,3 +63,13 @@ def test_imports_point_one_way():
 def test_the_core_imports_torch_alone_and_changes_nothing():
     result = subprocess.run([sys.executable, "-c", AFTER_IMPORT], capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["codecl"]
+
+
+def test_the_readme_leads_to_files_that_exist_in_every_folder():
+    readme = (PACKAGE.parent.parent / "README.md").read_text()
+    section = readme.split("## Find your way")[1].split("\n\n`import codecl`")[0]
+    named = [name for row in section.splitlines() if row.startswith("| ") for name in re.findall(r"`([\w./-]+)`", row)]
+    assert [name for name in named if not (PACKAGE / name).is_file()] == []
+    assert {name.split("/")[0] for name in named if "/" in name} == set(ORDER)
+    firsts = [name.split("/")[0] for name in named if "/" in name]
+    assert list(dict.fromkeys(firsts)) == list(ORDER)  # in the order in which they import
