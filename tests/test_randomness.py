@@ -168,7 +168,8 @@ def test_numpy_is_not_needed(tmp_path):
 import sys
 sys.modules["numpy"] = None
 import torch
-from codecl.training import checkpoint, randomness
+from codecl import randomness
+from codecl.training import checkpoint
 with randomness.seeded(0, "init"):
     checkpoint.save(sys.argv[1], torch.rand(4))
 print(checkpoint.load(sys.argv[1]).tolist())

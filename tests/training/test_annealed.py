@@ -12,7 +12,8 @@ import torch
 from codecl import API, DFGP, GPM, SGP, TRGP, TRGPSD, CodeCL, Method
 from codecl.benchmarks.registry import METHODS
 from codecl.training.check import network, small_stream
-from codecl.training.engine import Plan, Trainer
+from codecl.training.engine import Trainer
+from codecl.training.plan import Plan
 from codecl.training.schedule import AnnealedRule
 
 PLAN = Plan(

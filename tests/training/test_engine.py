@@ -17,7 +17,8 @@ from codecl import CodeCL, Method
 from codecl.networks import MultiHead
 from codecl.randomness import generator, seeded
 from codecl.training import engine
-from codecl.training.engine import Plan, Trainer
+from codecl.training.engine import Trainer
+from codecl.training.plan import Plan
 from codecl.training.schedule import Diverged
 from codecl.training.stream import Stream, Task, Tensors, as_part
 

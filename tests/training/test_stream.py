@@ -1,11 +1,14 @@
 """Parts, tasks and streams: every way to hand over data gives the same batches."""
 
+import doctest
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from codecl.training import stream as streams
 from codecl.training.stream import BatchLoader, FromDataset, Prepared, Stream, Task, Tensors, as_part, sizes
 
 X = torch.arange(14.0).reshape(7, 2)
@@ -152,3 +155,7 @@ def test_no_batch_is_a_single_input_that_was_left_over(inputs, size):
     if found and size > 1 and inputs > 1:
         assert 2 <= found[-1] <= size + 1
         assert found[-1] <= size or inputs % size == 1
+
+
+def test_the_examples_in_the_docstrings():
+    assert doctest.testmod(streams) == (0, 2)

@@ -23,7 +23,7 @@ from codecl.runs.plugins import find_benchmark, find_method
 from codecl.runs.toml import from_toml, to_toml, toml_key
 from codecl.runs.untrusted import MEGABYTE, read_text
 from codecl.text import unknown_name
-from codecl.training.engine import Plan
+from codecl.training.plan import Plan
 
 PRESETS = ("paper", "official")
 TABLES = ("training", "settings", "data")

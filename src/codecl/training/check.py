@@ -1,10 +1,10 @@
-"""What every method promises, as a battery that runs on any: ours, or a user's own.
+"""Checks of what every method promises, for the methods here and for a user's own.
 
     from codecl import check_method
 
     check_method(MyMethod)  # or check_method(lambda model: MyMethod(model, strength=2.0))
 
-Each check is a function of how the method is made, and fails with an ``AssertionError`` that says what was promised.
+Each check takes a function that makes the method, and raises an ``AssertionError`` that says which promise failed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from codecl.methods import Method
 from codecl.networks import MultiHead
 from codecl.randomness import seeded
-from codecl.training.engine import Plan, Trainer
+from codecl.training.engine import Trainer
+from codecl.training.plan import Plan
 from codecl.training.stream import Stream, Task, Tensors
 
 Make = Callable[[nn.Module], Method]
@@ -47,7 +48,7 @@ class Network(nn.Module):
 
 
 def small_stream(tasks: int = 3) -> Stream:
-    """Random images whose class is a linear function of them, another one for every task."""
+    """Tasks of random images whose class is a linear function of them, another function for every task."""
     made = []
     for t in range(tasks):
         with seeded(t, "check"):
@@ -61,6 +62,7 @@ def small_stream(tasks: int = 3) -> Stream:
 
 
 def network() -> MultiHead:
+    """The network of the checks, always with the same initial weights."""
     with seeded(0, "check", "network"):
         return MultiHead(Network(), Network.features, 3)
 
@@ -69,6 +71,7 @@ PLAN = Plan(epochs=3, batch_size=16, lr=0.05, patience=5, evaluation_batch=24)
 
 
 def train(make: Make, tasks: int = 3, store: Any = None, watch: tuple[Callable[[Any], None], ...] = ()) -> Trainer:
+    """Train a method on the small stream."""
     trainer = Trainer(make(network()), small_stream(tasks), PLAN, store, watch)
     trainer.run()
     return trainer
@@ -87,7 +90,7 @@ def check_first_task_is_plain(make: Make) -> None:
 
 
 class _Memory:
-    """A store in memory, through the bytes of ``torch.save``, which stops a run by ``Stop`` after ``writes`` writes."""
+    """A store in memory, of what ``torch.save`` writes; it raises ``Stop`` after ``writes`` writes."""
 
     def __init__(self, writes: int | None = None) -> None:
         self.writes, self.task, self.epoch = writes, b"", b""
@@ -241,7 +244,14 @@ CHECKS: tuple[Check, ...] = (
 
 
 def check_method(make: Make) -> list[str]:
-    """Run every check on the method that ``make(model)`` gives; the names of the checks, all of them passed."""
+    """Run every check on a method.
+
+    Args:
+        make: A function that attaches the method to a model: its class, or a ``lambda model: …`` with settings.
+
+    Returns:
+        The names of the checks; all of them passed, or an ``AssertionError`` was raised.
+    """
     for check in CHECKS:
         check(make)
     return [check.__name__ for check in CHECKS]

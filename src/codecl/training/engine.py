@@ -16,74 +16,17 @@ from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from codecl.method.learning import cross_entropy_with_second
 from codecl.methods import Method
 from codecl.randomness import generator, seeded
-from codecl.training.schedule import AccuracyRule, AnnealedRule, Diverged, LossRule, Rule
+from codecl.training.plan import Plan
+from codecl.training.schedule import Diverged, Rule
 from codecl.training.stream import Batch, BatchLoader, JointPart, Part, Stream
 
 Tree = dict[str, Any]
 Observer = Callable[[Tree], None]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What belongs to training and not to the method. The optimizer is SGD, a new one for every task.
-
-    Args:
-        epochs: The most epochs of a task; ``annealed`` trains all of them.
-        rule: How the learning rate falls and when a task is over: early stopping by validation ``loss`` or
-            ``accuracy``, or ``annealed``, a warm-up and half a cosine to zero. See ``codecl.training.schedule``.
-        patience: Bad epochs in a row before early stopping lowers the rate.
-        factor: What it then divides the rate by (``accuracy``: the rate it keeps for book-keeping).
-        min_lr: The rate below which early stopping ends the task.
-        decay: What ``accuracy`` divides the rate by.
-        warm_up: The share of the steps over which ``annealed`` raises the rate to ``lr``.
-        keep: The weights that count under ``annealed``: of the ``last`` epoch, or of the ``best`` by validation
-            accuracy. Early stopping always returns to its best epoch.
-        evaluation_batch: Inputs per batch in validation and test.
-    """
-
-    epochs: int = 200
-    batch_size: int = 64
-    lr: float = 0.01
-    rule: Literal["loss", "accuracy", "annealed"] = "loss"
-    patience: int = 6
-    factor: float = 2.0
-    min_lr: float = 1e-5
-    decay: float = 2.0
-    warm_up: float = 0.2
-    keep: Literal["last", "best"] = "last"
-    momentum: float = 0.0
-    nesterov: bool = False
-    weight_decay: float = 0.0
-    evaluation_batch: int = 64
-    seed: int = 0
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        if self.rule not in ("loss", "accuracy", "annealed"):
-            raise ValueError(f"rule must be 'loss', 'accuracy' or 'annealed'; got {self.rule!r}.")
-        if self.keep not in ("last", "best"):
-            raise ValueError(f"keep must be 'last' or 'best'; got {self.keep!r}.")
-        if self.nesterov and not self.momentum > 0:
-            raise ValueError(f"nesterov needs a momentum above 0; got momentum = {self.momentum!r}.")
-
-    def new_rule(self) -> Rule:
-        """The rule for a new task."""
-        if self.rule == "annealed":
-            return AnnealedRule(self.lr, self.warm_up, self.keep)
-        if self.rule == "loss":
-            return LossRule(self.lr, self.patience, self.factor, self.min_lr)
-        return AccuracyRule(self.lr, self.patience, self.factor, self.min_lr, decay=self.decay)
-
-    def new_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.SGD:
-        """The optimizer for a new task; the rule sets its learning rate before every step."""
-        return torch.optim.SGD(
-            parameters, self.lr, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay
-        )
 
 
 class Store(Protocol):
@@ -104,7 +47,15 @@ class Progress:
 
 
 class Trainer:
-    """Teaches ``method`` the tasks of ``stream`` by ``plan``; a ``store`` makes it resumable, ``observers`` watch."""
+    """Trains a method on the tasks of a stream.
+
+    Args:
+        method: The method, attached to its model. The model is on ``plan.device`` already.
+        stream: The tasks, in their order.
+        plan: Epochs, batches, learning rate, seed.
+        store: Where states are kept so that ``run`` can be interrupted and go on; None keeps none.
+        observers: Called with every event, a dict: ``epoch``, ``task``, ``resume`` and ``notice``.
+    """
 
     def __init__(
         self,
@@ -120,7 +71,7 @@ class Trainer:
         method.decode = stream.decode
 
     def run(self) -> Progress:
-        """Learn all tasks, from where the store says the run stopped."""
+        """Learn all tasks, or those that are left if the store has a state of an earlier run."""
         every = range(len(self.stream))
         task, state = self._resume()
         if self.method.joint:
@@ -148,6 +99,7 @@ class Trainer:
         return task["task"], epoch or {}
 
     def _begin(self, tasks: Sequence[int]) -> None:
+        """Begin the tasks that are learned together, mostly one, and save the state."""
         for t in tasks:
             with self._timed("between_tasks"), seeded(self.plan.seed, "init", t):
                 self.method.begin_task(t, self._sample(t, "before"))
@@ -221,6 +173,7 @@ class Trainer:
         return mean
 
     def _end(self, tasks: Sequence[int]) -> None:
+        """End the task and test all tasks so far."""
         t = tasks[-1]
         with self._timed("between_tasks"):
             self.method.end_task(self._sample(t, "after"))
@@ -235,7 +188,10 @@ class Trainer:
         self._tell("task", task=t, name=name, accuracy=row, **remembered, **self._together)
 
     def evaluate(self, part: Part) -> tuple[float, float]:
-        """Mean loss and accuracy in %, in batches of a fixed size and order: without running statistics they matter."""
+        """Mean loss and accuracy in %.
+
+        Batches have a fixed size and order, because both matter to norms that keep no running statistics.
+        """
         loss, right = self._measure(part)
         return loss / len(part), 100 * right / len(part)
 
@@ -259,7 +215,7 @@ class Trainer:
         return float(self.method.loss(output, batch)) * len(batch[1])
 
     def _validate(self, tasks: Sequence[int]) -> tuple[float, float]:
-        """What early stopping sees: the validation loss, with the method's penalty if it asks for that."""
+        """What the rule sees: validation loss, with the method's penalty if it asks for that, and accuracy in %."""
         total, right, count = 0.0, 0, 0
         for t in tasks:
             part = self.stream.tasks[t].validation
@@ -271,7 +227,7 @@ class Trainer:
         return total / count + (0.0 if penalty is None else float(penalty)), 100 * right / count
 
     def _sample(self, t: int, when: Literal["before", "after"]) -> Iterable[Batch]:
-        """The training inputs that a method may look at around a task: one batch of as many as it asks for."""
+        """The training inputs that a method sees around a task: one batch of as many as it asks for, or all of them."""
         part = self.stream.tasks[t].train
         order = torch.randperm(len(part), generator=generator(self.plan.seed, "sample", t, when))
         samples = self.method.samples_before if when == "before" else self.method.samples
@@ -292,7 +248,7 @@ class Trainer:
 
     @property
     def _together(self) -> Tree:
-        """What an event of a joint method says beside: how many tasks are learned at once."""
+        """What events of a joint method add: the number of tasks that are learned at once."""
         return {"together": len(self.stream)} if self.method.joint else {}
 
     def _progress_state(self) -> Tree:

@@ -1,7 +1,7 @@
 """Streams of tasks: what is learned, independent of any method.
 
-A part of a task (train, validation, test) is anything with a length that gives batches by index: tensors held in
-memory, or any map-style dataset.
+A part of a task (train, validation, test) has a length and gives batches by index: tensors in memory, or any map-style
+dataset.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Batch = tuple[Tensor, ...]
 
 
 class Prepared(Batch):
-    """A batch that still has its inputs as they are stored, ``raw``: uint8 images, say, a quarter of the size."""
+    """A batch that also has its inputs as they are stored, ``raw``: uint8 images, say, a quarter of the size."""
 
     raw: Tensor
 
     @classmethod
-    def of(cls, batch: Batch, raw: Tensor) -> Prepared:
+    def with_raw(cls, batch: Batch, raw: Tensor) -> Prepared:
         made = cls(batch)
         made.raw = raw
         return made
@@ -59,7 +59,7 @@ class Tensors:
         if self.prepare is None:
             return x, y
         raw = x.clone()  # prepare may work in place
-        return Prepared.of((self.prepare(x), y), raw)
+        return Prepared.with_raw((self.prepare(x), y), raw)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,11 @@ class FromDataset:
 
 
 def as_part(data: Any) -> Part:
-    """A part from a ``Part``, a pair of tensors, or a map-style dataset."""
+    """A part from a ``Part``, a pair of tensors, a map-style dataset, or a DataLoader over one.
+
+    >>> len(as_part((torch.zeros(5, 2), torch.zeros(5))))
+    5
+    """
     if isinstance(data, (Tensors, FromDataset)):
         return data
     if isinstance(data, (tuple, list)) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
@@ -133,7 +137,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Tasks in their order. ``data`` says whether they hold the published data: official, whole or a subset."""
+    """Tasks in their order. ``data`` says which data they hold: ``official``, ``whole`` or a ``subset``."""
 
     name: str
     tasks: Sequence[Task]
@@ -151,15 +155,18 @@ class Stream:
         return Stream(self.name, self.tasks[:tasks], self.data)
 
     def decode(self, task: int, raw: Tensor) -> Tensor:
-        """Inputs of a task's batches from what its training part stores, and its batches have as ``raw``."""
+        """The inputs of a task from what its training part stores, which its batches have as ``raw``."""
         part = self.tasks[task].train
         return part.prepare(raw) if isinstance(part, Tensors) and part.prepare is not None else raw
 
 
 def sizes(inputs: int, size: int) -> list[int]:
-    """How ``inputs`` are cut into batches of ``size``.
+    """How ``inputs`` are cut into batches of ``size``, the last one smaller.
 
-    A single one that would be left over joins the batch before: norms with batch statistics cannot do with one.
+    A single input that would be left over joins the batch before: norms with batch statistics need two.
+
+    >>> sizes(10, 4), sizes(9, 4)
+    ([4, 4, 2], [4, 5])
     """
     whole, rest = divmod(inputs, size)
     if rest == 1 and whole and size > 1:
@@ -191,4 +198,4 @@ class BatchLoader:
         for chosen in order.split(sizes(len(order), self.size)):  # type: ignore[no-untyped-call]
             batch = self.part.take(chosen)
             moved = tuple(value.to(self.device) for value in batch)
-            yield Prepared.of(moved, batch.raw) if isinstance(batch, Prepared) else moved
+            yield Prepared.with_raw(moved, batch.raw) if isinstance(batch, Prepared) else moved
