@@ -80,14 +80,14 @@ def shown(value: Any) -> str:
     >>> shown(4.0), shown(None), shown([1, 0.5])
     ('4', 'none', '[1, 0.5]')
     """
-    plain = _plain(value)
-    return plain if isinstance(plain, str) else "none" if plain is None else json.dumps(plain)
+    value = plain(value)
+    return value if isinstance(value, str) else "none" if value is None else json.dumps(value)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """``value`` with whole numbers as integers and sequences as lists."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value

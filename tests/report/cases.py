@@ -70,7 +70,7 @@ def task(number, capacity):
         "event": "task",
         "task": number,
         "name": "a",
-        "accuracy": [50.0, 50.0],
+        "accuracy": [50.0] * (number + 1),
         "bytes": {"memory": 20},
         "layers": {"net.a.weight": layer, "net.b.weight": layer},
     }
@@ -78,6 +78,11 @@ def task(number, capacity):
 
 def tables(folder, baseline="gpm"):
     return {table.name: table for table in analyse(find_runs([folder], folder).runs, baseline).tables}
+
+
+def skipped(found, kind):
+    """The reasons of what was skipped, by name."""
+    return {one.name: one.explained(one.name) for one in found.skipped_as(kind)}
 
 
 def lines(table):

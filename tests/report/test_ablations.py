@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from codecl.report.published import ablations, as_printed
+from codecl.report.published import as_printed, read_published
 from tests.report.cases import FIRST, SECOND, lines, tables, write_run
 
 
@@ -74,16 +74,6 @@ def test_the_lines_of_a_grid_name_all_in_which_they_differ(tmp_path):
         "free_dims": ["code-cl, aperture = 6", "code-cl, aperture = 9"],
     }.items():
         assert [s.title.split(", split")[0] for s in made[f"ablation-{over}"].sections] == labels
-
-
-def test_a_setting_that_an_older_run_did_not_record_is_named(tmp_path):
-    write_run(tmp_path / "new", "code-cl", seed=0)
-    write_run(tmp_path / "old", "code-cl", seed=1)
-    for name in ("result.json", "recipe.toml"):
-        text = (tmp_path / "old" / name).read_text()
-        (tmp_path / "old" / name).write_text(text.replace('"hold": false, ', "").replace("hold = false\n", ""))
-    labels = {line["runs"][0]: line["method"] for line in lines(tables(tmp_path)["accuracy"])}
-    assert labels == {"new": "code-cl", "old": "code-cl, hold not recorded"}
 
 
 def test_methods_with_longer_schedules_stand_with_the_others(tmp_path):
@@ -166,7 +156,7 @@ def test_the_page_on_choosing_has_the_numbers_of_the_paper():
     def text(number, spread):
         return f"{as_printed(number)} ± {as_printed(spread)}"
 
-    for ablation in ablations():
+    for ablation in read_published()["ablations"]:
         for point in ablation["points"]:
             acc = text(*point["acc"])
             if ablation["over"] == "overlap":  # one table for three benchmarks, ACC alone

@@ -1,14 +1,17 @@
 """The figures of a report: every number where it belongs, colours that mean the same, letters that can be read."""
 
+import math
 import re
+from dataclasses import replace
 from importlib import resources
 
 import pytest
+from matplotlib.colors import to_rgb
 
 from codecl.report import drawing, figures, run_figures
-from codecl.report.drawing import Drawn, luminance, shade, styled
-from codecl.report.experiments import Ablation, Experiment, ablations_of, experiments_of
-from codecl.report.records import Run, find
+from codecl.report.drawing import Drawing, heat_colours, styled, task_colour
+from codecl.report.experiments import Ablation, Experiment, find_ablations, find_experiments, sort_key
+from codecl.report.records import find_runs
 from tests.report.cases import FIRST, SECOND, epoch, task, write_run
 
 TOGETHER = [[95.0, 97.5]]
@@ -19,14 +22,13 @@ def draw(monkeypatch):
     """Draw one figure and look at it, laid out but not written."""
     kept = []
 
-    def keep(name, caption, figure):
+    def keep(figure, name, caption):
         figure.draw_without_rendering()
         kept.append(figure)
         look.caption = caption
-        return Drawn(name, caption, "", b"")
+        return Drawing(name, caption, "", b"")
 
-    for module in (figures, run_figures):
-        monkeypatch.setattr(module, "drawn", keep)
+    monkeypatch.setattr(drawing, "render", keep)
 
     def look(make, *of, **more):
         with styled():
@@ -37,7 +39,7 @@ def draw(monkeypatch):
 
 
 def runs_in(folder):
-    return find([folder], folder).runs
+    return find_runs([folder], folder).runs
 
 
 def run_of(accuracy, method="gpm", tmp_path=None, **more):
@@ -60,6 +62,17 @@ def heat_map(axes):
     assert axes.get_xlim() == (0, len(rows[0]))
     assert axes.get_ylim() == (len(rows), 0)
     return [[None if value != value else value for value in row] for row in rows]
+
+
+def with_result(run, name="a", **changes):
+    """``run`` under another name with these changes to its result."""
+    return replace(run, name=name, record=replace(run.record, result=replace(run.result, **changes)))
+
+
+def luminance(colour):
+    """How light a colour is, from 0 to 1, as the WCAG defines contrast."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour)]
+    return math.fsum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def contrast(one, other):
@@ -89,7 +102,7 @@ def test_luminance_is_that_of_the_wcag():
 
 
 def test_a_matrix_has_the_accuracy_after_each_task_in_its_row(draw, tmp_path):
-    (axes,) = draw(figures.matrix, run_of(FIRST, tmp_path=tmp_path)).axes
+    (axes,) = draw(run_figures.matrix, run_of(FIRST, tmp_path=tmp_path)).axes
     assert heat_map(axes) == FIRST
     places = {(text.get_position(), text.get_text()) for text in axes.texts}
     assert places == {((0.5, 0.5), "80.0"), ((0.5, 1.5), "70.0"), ((1.5, 1.5), "90.0")}
@@ -98,7 +111,7 @@ def test_a_matrix_has_the_accuracy_after_each_task_in_its_row(draw, tmp_path):
 
 
 def test_a_matrix_of_tasks_learned_at_once_has_one_row(draw, tmp_path):
-    (axes,) = draw(figures.matrix, run_of(TOGETHER, "multitask", tmp_path)).axes
+    (axes,) = draw(run_figures.matrix, run_of(TOGETHER, "multitask", tmp_path)).axes
     assert heat_map(axes) == TOGETHER
     assert [text.get_text() for text in axes.get_yticklabels()] == ["all"]
 
@@ -106,8 +119,8 @@ def test_a_matrix_of_tasks_learned_at_once_has_one_row(draw, tmp_path):
 @pytest.mark.parametrize("tasks", [10, 20])
 def test_a_matrix_prints_its_numbers_where_they_have_room(draw, tmp_path, tasks):
     A = [[100.0 if j <= i else None for j in range(tasks)] for i in range(tasks)]
-    run = Run("a", run_of(FIRST, tmp_path=tmp_path).result | {"accuracy": A})
-    axes, *bar = draw(figures.matrix, run).axes
+    run = with_result(run_of(FIRST, tmp_path=tmp_path), accuracy=A, tasks=tasks)
+    axes, *bar = draw(run_figures.matrix, run).axes
     assert len(axes.texts) == (55 if tasks == 10 else 0)
     assert len(bar) == (tasks == 20)
     assert set(words(axes)) <= {"100"}
@@ -116,11 +129,9 @@ def test_a_matrix_prints_its_numbers_where_they_have_room(draw, tmp_path, tasks)
 
 @pytest.mark.parametrize("limits", [(0.0, 100.0), (60.0, 70.0), (100.0, 100.0)])
 def test_numbers_can_be_read_on_every_colour(draw, tmp_path, limits):
-    run = Run(
-        "a",
-        run_of(FIRST, tmp_path=tmp_path).result | {"accuracy": [[20.0 * i + j for j in range(5)] for i in range(5)]},
-    )
-    (axes,) = draw(figures.matrix, run, limits=limits).axes
+    A = [[20.0 * i + j for j in range(5)] for i in range(5)]
+    run = with_result(run_of(FIRST, tmp_path=tmp_path), accuracy=A, tasks=5)
+    (axes,) = draw(run_figures.matrix, run, limits=limits).axes
     cells = axes.collections[0].get_facecolors()
     assert len(cells) == len(axes.texts) == 25
     assert min(contrast(text.get_color(), cell) for text, cell in zip(axes.texts, cells, strict=True)) > 4.5
@@ -128,27 +139,27 @@ def test_numbers_can_be_read_on_every_colour(draw, tmp_path, limits):
 
 def test_a_run_of_one_task_can_be_read(draw, tmp_path):
     run = run_of([[100.0]], tmp_path=tmp_path)
-    figure = draw(figures.matrix, run, limits=figures.limits_of([run])[run.name])
+    figure = draw(run_figures.matrix, run, limits=run_figures.accuracy_limits([run]))
     ((text,), (cell,)) = figure.axes[0].texts, figure.axes[0].collections[0].get_facecolors()
     assert text.get_text() == "100"
     assert contrast(text.get_color(), cell) > 4.5
 
 
-def test_the_same_accuracy_has_the_same_colour_under_one_condition(draw, tmp_path):
+def test_the_same_accuracy_has_the_same_colour_in_a_report(draw, tmp_path):
     write_run(tmp_path / "a", "gpm", FIRST)
     write_run(tmp_path / "b", "sgp", [[80.0, None], [41.0, 62.0]])
     write_run(tmp_path / "c", "multitask", TOGETHER)
-    write_run(tmp_path / "d", "gpm", [[80.0, None], [79.0, 81.0]], epochs=6)
-    write_run(tmp_path / "e", "gpm", [[100.0, None], [100.0, 100.0]], epochs=7)
-    write_run(tmp_path / "f", "gpm", [[0.0, None], [0.0, 0.0]], epochs=8)
+    write_run(tmp_path / "d", "gpm", [[100.0, None], [100.0, 100.0]], epochs=7)
+    write_run(tmp_path / "e", "gpm", [[0.0, None], [0.0, 0.0]], epochs=8)
     runs = runs_in(tmp_path)
-    limits = figures.limits_of(runs)
-    assert list(limits.values()) == [(40, 100)] * 3 + [(70, 90), (90, 100), (0, 10)]
-    meshes = [draw(figures.matrix, run, limits=limits[run.name]).axes[0].collections[0] for run in runs[:2]]
+    assert [run_figures.accuracy_limits([run]) for run in runs] == [(70, 90), (40, 80), (90, 100), (90, 100), (0, 10)]
+    limits = run_figures.accuracy_limits(runs[:3])
+    assert limits == (40, 100)
+    meshes = [draw(run_figures.matrix, run, limits=limits).axes[0].collections[0] for run in runs[:2]]
     assert [mesh.get_clim() for mesh in meshes] == [(40, 100)] * 2
     assert meshes[0].get_facecolors()[0].tolist() == meshes[1].get_facecolors()[0].tolist()
     assert draw.caption.endswith(": b. Colours from 40 to 100 %.")
-    assert draw(figures.matrix, runs[0]).axes[0].collections[0].get_clim() == (0, 100)  # comparable, if nothing is said
+    assert draw(run_figures.matrix, runs[0]).axes[0].collections[0].get_clim() == (0, 100)  # if nothing is said
 
 
 # Tasks, time and memory.
@@ -159,7 +170,7 @@ def test_the_tasks_just_after_learning_and_in_the_end(draw, tmp_path):
     write_run(tmp_path / "b", "gpm", SECOND, seed=1)
     write_run(tmp_path / "c", "code-cl", SECOND)
     write_run(tmp_path / "d", "multitask", TOGETHER)
-    figure = draw(figures.tasks, experiments_of(runs_in(tmp_path)))
+    figure = draw(figures.tasks, find_experiments(runs_in(tmp_path)))
     after, end = figure.axes
     assert (after.get_title(), end.get_title()) == ("just after learning", "after all tasks")
     assert data(after) == {"gpm": ([1, 2], [82, 92]), "code-cl": ([1, 2], [84, 94])}  # means over seeds
@@ -171,7 +182,7 @@ def test_the_tasks_just_after_learning_and_in_the_end(draw, tmp_path):
 
 
 def test_tasks_that_were_learned_at_once_have_only_an_end(draw, tmp_path):
-    figure = draw(figures.tasks, experiments_of([run_of(TOGETHER, "multitask", tmp_path)]))
+    figure = draw(figures.tasks, find_experiments([run_of(TOGETHER, "multitask", tmp_path)]))
     assert [(axes.get_title(), data(axes)) for axes in figure.axes] == [
         ("after all tasks", {"multitask": ([1, 2], [95, 97.5])})
     ]
@@ -183,7 +194,7 @@ def test_time_and_memory(draw, tmp_path):
     write_run(tmp_path / "a", "gpm", result={"seconds": seconds, "bytes": {"memory": 4_000_000, "per_task": 1}})
     write_run(tmp_path / "b", "gpm", seed=1, result={"bytes": {"memory": 2_000_000, "per_task": 1}})  # 75 s
     write_run(tmp_path / "c", "code-cl", result={"bytes": {"memory": 0, "per_task": 0}})
-    time, memory = draw(figures.cost, experiments_of(runs_in(tmp_path))).axes
+    time, memory = draw(figures.cost, find_experiments(runs_in(tmp_path))).axes
     assert [text.get_text() for text in time.get_yticklabels()] == ["gpm", "code-cl"]
     assert time.get_ylim()[0] > time.get_ylim()[1]  # the first is above
     for axes, heading, lengths, printed in (
@@ -202,13 +213,14 @@ def test_time_and_memory(draw, tmp_path):
 
 
 def ablation_of(tmp_path, values):
-    """An ablation over these values, whatever they are; ACC is 80, 81, … and BWT −10, −11, …"""
-    result = run_of(FIRST, "code-cl", tmp_path).result
-    points = [
-        (value, result | {"settings": result["settings"] | {"aperture": value}, "acc": 80.0 + i, "bwt": -10.0 - i})
-        for i, value in enumerate(values)
-    ]
-    return Ablation("settings.aperture", tuple((value, Experiment((Run("a", r),))) for value, r in points)).in_order()
+    """An ablation over these values, whatever they are; ACC is 50, 51, … and BWT −10."""
+    run = run_of(FIRST, "code-cl", tmp_path)
+    points = []
+    for i, value in enumerate(values):
+        A = [[60.0 + i, None], [50.0 + i, 50.0 + i]]
+        settings = run.result.settings | {"aperture": value}
+        points.append((value, Experiment((with_result(run, accuracy=A, settings=settings),))))
+    return Ablation("settings.aperture", "code-cl", tuple(sorted(points, key=lambda point: sort_key(point[0]))))
 
 
 def errors(axes):
@@ -224,11 +236,11 @@ def test_an_ablation_has_acc_bwt_and_their_spread(draw, tmp_path):
     write_run(tmp_path / "a", "code-cl", FIRST, changes={"aperture": 2})
     write_run(tmp_path / "b", "code-cl", SECOND, changes={"aperture": 2}, seed=1)
     write_run(tmp_path / "c", "code-cl", [[50.0, None], [49.0, 50.0]], changes={"aperture": 4})
-    (ablation,) = ablations_of(experiments_of(runs_in(tmp_path)))
-    figure = draw(figures.swept, [ablation])
+    (ablation,) = find_ablations(find_experiments(runs_in(tmp_path)))
+    figure = draw(figures.ablation, [ablation])
     acc, bwt = figure.axes
     assert [axes.get_ylabel() for axes in figure.axes] == ["ACC, %", "BWT, %"]
-    assert [axes.get_xlabel() for axes in figure.axes] == ["aperture"] * 2
+    assert [axes.get_xlabel() for axes in figure.axes] == ["", "aperture"]
     spread = 32**0.5  # of 80 and 88, and of −10 and −2
     for axes, y in ((acc, [84, 49.5]), (bwt, [-6, -1])):
         (line, *_) = axes.containers[0].lines
@@ -245,8 +257,8 @@ def test_a_grid_has_a_line_for_each_way_the_rest_was_fixed(draw, tmp_path):
             final = 50.0 + aperture + free
             A = [[final, None], [final, final]]
             write_run(tmp_path / f"{aperture}-{free}", "code-cl", A, changes={"aperture": aperture, "free_dims": free})
-    several = [a for a in ablations_of(experiments_of(runs_in(tmp_path))) if a.name == "aperture"]
-    figure = draw(figures.swept, several)
+    several = [a for a in find_ablations(find_experiments(runs_in(tmp_path))) if a.name == "aperture"]
+    figure = draw(figures.ablation, several)
     lines = [(container.get_label(), container.lines[0]) for container in figure.axes[0].containers]
     assert [(label.rpartition(", ")[2], *map(list, line.get_data())) for label, line in lines] == [
         ("free_dims = 0", [2, 4], [52, 54]),
@@ -257,57 +269,52 @@ def test_a_grid_has_a_line_for_each_way_the_rest_was_fixed(draw, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "scale", "printed", "panels"),
+    ("values", "scale", "printed"),
     [
-        ([1, 2, 4], "linear", ["1", "2", "4"], "beside"),
-        ([1, 4, 16.0], "log", ["1", "4", "16"], "beside"),
-        ([0.0001, 0.0005, 0.001, 0.002, 0.01, 0.05], "log", ["1e-4", "5e-4", "", "0.002", "0.01", "0.05"], "above"),
-        ([0, 1e-5, 1e-4, 1e-3], "asinh", ["0", "1e-5", "1e-4", "0.001"], "above"),
-        ([0, 20, 40, 80], "linear", ["0", "20", "40", "80"], "beside"),
-        ([-1.0, 0, 100], "linear", ["-1", "", "100"], "above"),
-        ([0.99, 0.991, 0.992, 0.993, 0.9999], "linear", ["0.99", "", "0.992", "", "0.9999"], "above"),
-        ([123456, 1234567, 100000], "log", ["1e5", "", "1234567"], "above"),
-        ([*range(1, 31)], "log", None, "above"),
-        (["a", "b"], "linear", ["a", "b"], "beside"),
-        ([1, 2, "none"], "linear", ["1", "2", "none"], "beside"),
-        ([4, "4"], "linear", ["4"], "beside"),  # written the same
-        ([1.0, float("inf")], "linear", ["1", "Infinity"], "beside"),
-        (["representative", 6], "linear", ["6", "(1)"], "beside"),
-        ([[i] * 4 for i in range(9)], "linear", [f"[{i}, {i}, {i}, {i}]" for i in range(9)], "above"),
+        ([1, 2, 4], "linear", ["1", "2", "4"]),
+        ([1, 4, 16.0], "log", ["1", "4", "16"]),
+        ([0.0001, 0.0005, 0.001, 0.002, 0.01, 0.05], "log", ["0.0001", "0.0005", "0.002", "0.01", "0.05"]),
+        ([0, 1e-5, 1e-4, 1e-3], "asinh", ["0", "1e-05", "0.0001", "0.001"]),
+        ([0, 20, 40, 80], "linear", ["0", "20", "40", "80"]),
+        ([-1.0, 0, 100], "linear", ["-1", "100"]),
+        ([0.99, 0.991, 0.992, 0.993, 0.9999], "linear", ["0.99", "0.992", "0.9999"]),
+        ([123456, 1234567, 100000], "log", ["100000", "1234567"]),
+        ([*range(1, 31)], "log", None),
+        (["a", "b"], "linear", ["a", "b"]),
+        ([1, 2, "none"], "linear", ["1", "2", "none"]),
+        ([4, "4"], "linear", ["4"]),  # written the same
+        ([1.0, float("inf")], "linear", ["1", "Infinity"]),
+        (["a representative subspace", 6], "linear", ["6", "(1)"]),
+        ([[i] * 4 for i in range(9)], "linear", [f"({i + 1})" for i in range(9)]),
     ],
-)  # fmt: skip
-def test_the_values_below_an_ablation_can_be_read(draw, tmp_path, values, scale, printed, panels):
-    figure = draw(figures.swept, [ablation_of(tmp_path, values)])
+)
+def test_the_values_below_an_ablation_can_be_read(draw, tmp_path, values, scale, printed):
+    figure = draw(figures.ablation, [ablation_of(tmp_path, values)])
     first, second = figure.axes
     assert first.get_xscale() == second.get_xscale() == scale
-    assert (first.get_position().y0 > second.get_position().y1) == (panels == "above")
-    assert (first.get_position().x1 < second.get_position().x0) == (panels == "beside")
     labels = second.get_xticklabels()
     if printed:
         assert [label.get_text() for label in labels] == printed
     assert len(second.get_xticks()) == len({str(value) for value in values})  # a tick for each, printed or not
-    assert labels[0].get_text()
-    assert labels[-1].get_text()
-    if labels[0].get_rotation() == 0:
-        assert overlapping([*labels, *(first.get_xticklabels() if panels == "beside" else [])]) == []
-    else:  # parallel words: as far apart as they are high
-        apart = second.transData.transform([(0, 0), (1, 0)])[1, 0] - second.transData.transform((0, 0))[0]
-        assert apart * 0.5**0.5 > 7 * figure.dpi / 72
-    edges = [label.get_window_extent() for label in labels if label.get_text()]
+    ends = sorted({figures.shown(value): value for value in values}.values(), key=sort_key)[:: max(1, len(values) - 1)]
+    if scale == "log":
+        assert [labels[0].get_text(), labels[-1].get_text()] == list(map(figures.shown, ends))
+    assert overlapping(labels) == []
+    edges = [label.get_window_extent() for label in labels]
     assert min(box.x0 for box in edges) >= 0
     assert max(box.x1 for box in edges) <= 3.3 * figure.dpi
 
 
 def test_a_table_that_was_tried_is_named_below(draw, tmp_path):
     tables = [{"*conv*": 2, "*": 6}, {"*conv*": 2, "*": 8}]
-    figure = draw(figures.swept, [ablation_of(tmp_path, [1, 16, *tables])])
+    figure = draw(figures.ablation, [ablation_of(tmp_path, [1, 16, *tables])])
     assert [label.get_text() for label in figure.axes[1].get_xticklabels()] == ["1", "16", "(1)", "(2)"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         '(1) {"*conv*": 2, "*": 6}',
         '(2) {"*conv*": 2, "*": 8}',
     ]
     (line, *_) = figure.axes[0].containers[0].lines
-    assert (list(line.get_xdata()), list(line.get_ydata())) == ([0, 1, 2, 3], [80, 81, 82, 83])
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([0, 1, 2, 3], [50, 51, 52, 53])
 
 
 # What happened within a run.
@@ -385,18 +392,18 @@ def test_many_layers_make_no_tall_figure(draw, tmp_path, layers, tasks, named):
 
 
 def test_spectra_are_those_of_the_log(draw, tmp_path):
-    layer = {"shape": [1, 8, 4], "rank": 2.0, "spectrum": [0.9, 0.7, 0.5], "capacity": 0.5}
+    layer = {"shape": [1, 8, 4], "bytes": 1, "rank": 2.0, "spectrum": [0.9, 0.7, 0.5], "capacity": 0.5}
     later = layer | {"rank": 4.0, "spectrum": [1.0, 0.6, 0.2]}
-    log = [{"event": "task", "layers": {"a.weight": layer, "b.weight": of}} for of in (layer, later)]
+    log = [task(t, 0.0) | {"layers": {"a.weight": layer, "b.weight": b}} for t, b in enumerate((layer, later))]
     figure = draw(run_figures.spectra, run_of(FIRST, tmp_path=tmp_path, log=log))
     a, b = figure.axes
     assert (a.get_title(), b.get_title()) == ("a", "b")
     first = ([0, 0.25, 0.5], [0.9, 0.7, 0.5])
-    assert data(a) == {"1": first, "2": first}
-    assert data(b) == {"1": first, "2": ([0, 0.5, 1], [1.0, 0.6, 0.2])}
-    assert [line.get_color() for line in b.get_lines()] == [shade(0, 2), shade(1, 2)]
+    assert data(a) == {"task 1": first, "task 2": first}
+    assert data(b) == {"task 1": first, "task 2": ([0, 0.5, 1], [1.0, 0.6, 0.2])}
+    assert [line.get_color() for line in b.get_lines()] == [task_colour(0, 2), task_colour(1, 2)]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["task 1", "task 2"]
-    assert [line.get_color() for line in figure.legends[0].get_lines()] == [shade(0, 2), shade(1, 2)]
+    assert [line.get_color() for line in figure.legends[0].get_lines()] == [task_colour(0, 2), task_colour(1, 2)]
 
 
 def test_of_many_layers_the_spectra_of_some_are_shown_and_the_figure_says_so(draw, tmp_path):
@@ -409,9 +416,9 @@ def test_of_many_layers_the_spectra_of_some_are_shown_and_the_figure_says_so(dra
 
 @pytest.mark.parametrize("tasks", [1, 2, 5, 20])
 def test_the_shades_of_tasks_stand_out_on_light_and_on_dark_paper(tasks):
-    shades = [shade(t, tasks) for t in range(tasks)]
+    shades = [task_colour(t, tasks) for t in range(tasks)]
     assert len(set(shades)) == tasks
-    assert shades[0] == shade(0, 2)
+    assert shades[0] == task_colour(0, 2)
     assert shades[0][2] > shades[0][0]  # blue comes first
     assert tasks == 1 or shades[-1][2] < shades[-1][0]
     assert min(contrast(colour, paper) for colour in shades for paper in (drawing.PAPER, *papers())) >= 3
@@ -420,7 +427,7 @@ def test_the_shades_of_tasks_stand_out_on_light_and_on_dark_paper(tasks):
 def test_the_darkest_cell_stands_out_on_dark_paper():
     light, dark = papers()
     assert luminance(dark) < 0.02 < 0.9 < luminance(light)
-    assert contrast(drawing.heat()(0.0), dark) > 1.7
+    assert contrast(heat_colours()(0.0), dark) > 1.7
 
 
 # All of them.
@@ -436,18 +443,18 @@ def every(tmp_path_factory):
     write_run(folder / "c", "multitask", TOGETHER, log=[{**epoch(1, 1), "together": 2}])
     write_run(folder / "d", "code-cl", FIRST, changes={"aperture": 4})
     runs = runs_in(folder)
-    experiments = experiments_of(runs)
+    experiments = find_experiments(runs)
     made = {
-        "matrix": figures.matrix,
+        "matrix": run_figures.matrix,
         "curves": run_figures.curves,
         "fullness": run_figures.fullness,
         "spectra": run_figures.spectra,
     }
     with styled():
         of_run = {name: make(runs[1], name) for name, make in made.items()}
-        joint = {"joint": figures.matrix(runs[2], "joint"), "together": run_figures.curves(runs[2], "together")}
+        joint = {"joint": run_figures.matrix(runs[2], "joint"), "together": run_figures.curves(runs[2], "together")}
         general = {"tasks": figures.tasks(experiments, "tasks"), "cost": figures.cost(experiments, "cost")}
-        swept = {"swept": figures.swept(ablations_of(experiments), "swept")}
+        swept = {"swept": figures.ablation(find_ablations(experiments), "swept")}
     return of_run | joint | general | swept
 
 
@@ -482,10 +489,10 @@ def test_long_names_fit(tmp_path):
     """A name that does not fit would leave no room to draw in, of which matplotlib warns."""
     write_run(tmp_path / "a", "gpm", changes={"threshold": 0.5, "increment": 0.25, "samples": 10, "norm": "free"})
     (run,) = runs_in(tmp_path)
-    own = Run("b", run.result | {"method": "a_package.with_a_long_name.methods:MethodWithALongNameToo"})
+    own = with_result(run, "b", method="a_package.with_a_long_name.methods:MethodWithALongNameToo")
     with styled():
         for make in (figures.tasks, figures.cost):
-            svg = make(experiments_of([run, own]), "long").svg
+            svg = make(find_experiments([run, own]), "long").svg
             assert "gpm, threshold = 0.5" in svg
             assert 'width="237.6pt"' in svg
 
@@ -494,5 +501,5 @@ def test_the_same_figure_has_the_same_bytes(every, tmp_path):
     write_run(tmp_path / "x", "code-cl", SECOND)
     (run,) = runs_in(tmp_path)
     with styled():
-        again = figures.matrix(Run("b", run.result), "matrix")
+        again = run_figures.matrix(with_result(run, "b"), "matrix")
     assert (again.svg, again.png) == (every["matrix"].svg, every["matrix"].png)

@@ -9,13 +9,15 @@ import sys
 
 import pytest
 
-from codecl.report.render import braces, csv_text, latex, markdown, text
+from codecl.report.names import braces
+from codecl.report.render import csv_text, latex, markdown, text
 from codecl.report.table import Cell, Column, Row, Section, make_table
 from codecl.report.write import write_report
 from tests.report.cases import FIRST, SECOND, epoch, task, write_run
 from tests.runs.running import codecl, contents
 
 LATEX = shutil.which("pdflatex")
+WHOLE = "split-cifar100-paper-2-tasks-whole"
 NASTY = "a_b & 50% | <i>*x*</i> \\ {y} #~^$\n"
 TABLE = make_table(
     "numbers",
@@ -126,7 +128,7 @@ def reported(tmp_path_factory):
 def test_the_files_of_a_report(reported):
     folder, report = reported
     drawn = [
-        "tasks-split-cifar100-paper-2-tasks-whole", "cost-split-cifar100-paper-2-tasks-whole",
+        f"tasks-{WHOLE}", f"cost-{WHOLE}",
         "ablation-aperture-code-cl-split-cifar100", "matrix-runs-gpm", "matrix-runs-code-cl", "curves-runs-code-cl",
         "fullness-runs-code-cl", "spectra-runs-code-cl", "matrix-runs-all", "curves-runs-all",
         "matrix-sweep-aperture=4-seed0",
@@ -147,7 +149,7 @@ def test_the_same_runs_give_the_same_bytes_and_nothing_else_is_touched(tmp_path)
     first = {name: data for name, (data, _) in contents(out).items()}
     write_report([tmp_path], out)
     assert {name: data for name, (data, _) in contents(out).items()} == first
-    write_report([tmp_path / "a"], out, with_figures=False)  # what the earlier one had and this one has not is gone
+    write_report([tmp_path / "a"], out, figures=False)  # what the earlier one had and this one has not is gone
     left = {f"tables/{name}.{end}" for name in ("accuracy", "memory") for end in ("txt", "md", "tex", "csv")}
     assert set(contents(out)) == left | {"report.html", "tables/mine.md"}
 
@@ -187,7 +189,7 @@ def test_a_damaged_record_is_named_and_the_rest_reported(tmp_path, capsys):
         (["nowhere"], "there is no directory nowhere"),
         (["empty"], "no finished run in empty"),
         (["unfinished"], "no finished run in unfinished; unfinished is not finished: no task learned yet."),
-        (["broken"], "no finished run in broken; broken/result.json is damaged: it has no accuracy matrix."),
+        (["broken"], "no finished run in broken; broken/result.json is damaged: it must be a table; got []."),
         (["runs", "--baseline", "gmp"], "there is no run of the baseline 'gmp'. Did you mean 'gpm'?"),
     ],
 )
@@ -224,5 +226,4 @@ def test_a_summary_has_no_figures_of_single_runs(tmp_path, capsys):
     assert code == 0
     assert "Figures of single runs were left out." in out
     drawn = sorted(file.stem for file in (tmp_path / "out" / "figures").glob("*.svg"))
-    where = "split-cifar100-paper-2-tasks-whole"
-    assert drawn == [f"cost-{where}", f"tasks-{where}"]
+    assert drawn == [f"cost-{WHOLE}", f"tasks-{WHOLE}"]

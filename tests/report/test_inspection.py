@@ -1,15 +1,13 @@
-"""``codecl inspect``: what the log has, what an old run's checkpoint has, and one line for what is no record."""
+"""``codecl inspect``: what the log has, and one line for what is no record."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from codecl.benchmarks.data.images import MissingData
-from codecl.benchmarks.registry import BENCHMARKS
-from codecl.report.inspection import words
-from codecl.runs.run import run as run_recipe
-from codecl.runs.rundir import RunDirectory
+from codecl.report.inspection import Inspection
+from codecl.runs.events import TaskEvent
+from codecl.runs.recipe import make_recipe
+from codecl.runs.records import RunRecord
 from codecl.text import size
 from tests.runs.running import codecl, contents, log_of, result_of
 
@@ -39,10 +37,6 @@ def rewrite(path, change):
     """The log with every event changed, or left out for None."""
     events = [change(event) for event in log_of(path)]
     (path / "log.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events if event is not None))
-
-
-def make_old(path):
-    rewrite(path, lambda event: {key: value for key, value in event.items() if key != "layers"})
 
 
 def rows(text):
@@ -116,67 +110,14 @@ def log_of_whole(path):
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def test_an_old_run_is_read_from_its_checkpoint(run, finished, capsys, monkeypatch):
-    make_old(run)
-    before = contents(run)
-    found = json.loads(codecl(capsys, "inspect", run, "--json")[1])
-    last = log_of(finished)[-1]["layers"]
-    assert found["checkpoint"] == {"file": "final.ckpt", "layers": last}
-    assert [task["layers"] for task in found["tasks"]] == [None, None]
-    _, out, _ = codecl(capsys, "inspect", run)
-    assert "this is what final.ckpt holds" in out
-    assert rows(out.split("\n\n")[-1])["backbone.hidden.1.weight"][1] == str(
-        int(last["backbone.hidden.1.weight"]["rank"])
-    )
-
-    def missing(root, seed):
-        raise MissingData("the digits", root)
-
-    digits = BENCHMARKS["permuted-digits"]
-    monkeypatch.setitem(BENCHMARKS, "permuted-digits", replace(digits, stream=missing))
-    code, out, err = codecl(capsys, "inspect", run, "--data-dir", "nowhere")
-    assert (code, err) == (0, "")
-    assert "the network must be made: the digits is not at nowhere" in out
-    assert "permutation 1" in out
-    assert contents(run) == before
-    monkeypatch.undo()
-    (run / "final.ckpt").write_bytes(b"?")
-    code, out, err = codecl(capsys, "inspect", run)
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert "final.ckpt cannot be read" in err
-    (run / "final.ckpt").unlink()
-    assert "and it has no checkpoint." in codecl(capsys, "inspect", run)[1]
-
-
-def test_an_old_run_that_was_stopped_is_read_from_the_beginning_of_its_task(finished, tmp_path, capsys):
-    recipe, path = RunDirectory(finished).recipe(), tmp_path / "run"
-
-    def stop(event):
-        if event["event"] == "epoch" and event["task"] == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_recipe(recipe, RunDirectory(path), (stop,))
-    make_old(path)
-    assert {file.name for file in path.glob("task-*")} == {"task-000.ckpt", "task-001.ckpt"}
-    found = json.loads(codecl(capsys, "inspect", path, "--json")[1])
-    assert found["at"] == {"task": 1, "epoch": 1, "of": 2}
-    assert found["checkpoint"]["file"] == "task-001.ckpt"
-    first, second = (event["layers"] for event in log_of(finished) if event["event"] == "task")
-    for name, of in found["checkpoint"]["layers"].items():
-        assert of["spectrum"] == first[name]["spectrum"]  # what the first task left,
-        assert of["overlap"] == second[name]["overlap"]  # and what the second found
-
-
 @pytest.mark.parametrize(
     ("file", "text", "says"),
     [
-        ("log.jsonl", "{\n", "log.jsonl is damaged: a line of it is not JSON: Expecting property name"),
+        ("log.jsonl", "{\n", "log.jsonl is damaged: line 1: it is not JSON: Expecting property name"),
         ("log.jsonl", "3\n", "log.jsonl is damaged: line 1: it must be an event; got 3."),
         ("log.jsonl", '{"event": "task", "task": 0}\n', "log.jsonl is damaged: line 1: name must be text; got None."),
         ("log.jsonl", '{"event": "epoch", "epoch": 1}\n', "line 1: task must be a whole number, 0 or more; got None."),
-        ("result.json", "{", "result.json is damaged: Expecting property name"),
+        ("result.json", "{", "result.json is damaged: it is not JSON: Expecting property name"),
         ("result.json", '{"accuracy": []}', "result.json is damaged: method must be str; got None."),
         ("recipe.toml", "method = ", "recipe.toml is not a recipe"),
         ("recipe.toml", 'method = "gmp"\n', "no method 'gmp'"),
@@ -290,25 +231,15 @@ def test_methods_that_protect_nothing_or_learn_all_at_once(tmp_path, capsys):
     assert "seed 0: unfinished, after epoch 1 of at most 1\n" in codecl(capsys, "inspect", tmp_path / "m")[1]
 
 
-def test_columns_are_those_that_there_are_and_tasks_are_counted_from_one():
-    task = {"task": 0, "name": "n", "accuracy": [50.0], "bytes": {"memory": 2000, "per_task": 0}, "epochs": 3}
+def test_columns_are_those_that_there_are_and_tasks_are_counted_from_one(tmp_path):
     layers = {
         "a": {"shape": [2, 3, 5], "bytes": 1500, "own": "word", "capacity": 0.01234, "trusted": [1, 0], "rank": 2.5},
         "b": {"shape": [1, 3, 4], "bytes": 0, "trusted": [], "rank": 1234.0, "spectrum": [1.0]},
     }
-    asked = {
-        "method": "trgp",
-        "benchmark": "b",
-        "preset": "paper",
-        "seed": 0,
-        "quick": True,
-        "of_tasks": 1,
-        "joint": False,
-    }
-    state = {"all_tasks": 1, "epochs": 3, "changed": [], "finished": False, "at": None, "acc": None, "bwt": None}
-    found = {**asked, **state, "tasks": [task | {"layers": layers}]}
-    text = words(found)
-    assert "1 tasks, at most 3 epochs each, --quick" in text
+    recipe = make_recipe({"method": "trgp", "tasks": 5, "quick": True}, {})
+    task = TaskEvent(0, "n", [50.0], {"memory": 2000, "per_task": 0}, layers)
+    text = Inspection(recipe, RunRecord(tmp_path, events=[task])).to_text()
+    assert "5 tasks, at most 15 epochs each, --quick" in text
     told = rows(text.split("\n\n")[2])
     assert told["weight"] == ["inputs", "rank", "capacity", "trusted", "own", "bytes"]
     assert told["a"] == ["2×5", "2.5", "0.0123", "2,1", "word", "1.5", "kB"]

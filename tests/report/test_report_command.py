@@ -5,8 +5,9 @@ from functools import partial
 
 import pytest
 
-from codecl.report.records import find
-from codecl.report.write import short_names, write_report
+from codecl.report.names import short_names
+from codecl.report.records import find_runs
+from codecl.report.write import write_report
 from tests.report import cases as report_cases
 from tests.report.cases import FIRST, SECOND, epoch, task
 from tests.runs.running import codecl, contents
@@ -216,8 +217,11 @@ def test_what_is_printed_is_as_given_and_what_is_written_as_seen_from_the_report
 
 
 def test_a_cell_of_a_sweep_is_called_by_what_it_varies(here):
+    def short(folders):
+        return set(short_names({run.name: run.record.path for run in find_runs(folders, here).runs}).values())
+
     def names(*which):
-        return set(short_names(find([here / "sweep" / path for path in which], here).runs).values())
+        return short([here / "sweep" / path for path in which])
 
     for cell, seed in (("aperture=2", 0), ("aperture=2", 1), ("aperture=16", 0)):
         changes = {"aperture": int(cell.partition("=")[2])}
@@ -229,7 +233,7 @@ def test_a_cell_of_a_sweep_is_called_by_what_it_varies(here):
     made = write_report([here / "sweep/aperture=2/seed0"], here / "sweep/aperture=2/report")
     assert "figures/matrix-aperture=2-seed0.svg" in made.files
     write_run(here / "plain/gpm-seed0", "gpm")
-    assert set(short_names(find([here / "plain"], here).runs).values()) == {"gpm-seed0"}
+    assert short([here / "plain"]) == {"gpm-seed0"}
 
 
 # What else is said.
@@ -249,23 +253,23 @@ def test_the_memory_table_is_printed_in_short_and_its_file_named(here, capsys):
     assert "bytes of a layer" in (here / "out/tables/memory.txt").read_text()
 
 
-def test_logs_that_are_missing_damaged_and_old_are_told_apart(here):
+def test_logs_that_are_missing_and_damaged_are_told_apart(here):
     whole = [epoch(0, 1), task(0, 0.25), epoch(1, 1), task(1, 0.75)]
     broken = task(1, 0.75) | {"layers": {"net.a.weight": 3}}
-    old = {key: value for key, value in task(0, 0.25).items() if key != "layers"}
-    for seed, log in enumerate([whole, whole, whole, [epoch(0, 1), broken], [epoch(0, 1), old]]):
+    nothing = task(0, 0.25) | {"layers": {}}  # of a method that remembers nothing of layers
+    for seed, log in enumerate([whole, whole, whole, [epoch(0, 1), broken], [epoch(0, 1), nothing]]):
         write_run(here / f"runs/{'abcde'[seed]}", "gpm", seed=seed, log=log)
     (here / "runs/b/log.jsonl").unlink()
     with open(here / "runs/c/log.jsonl", "a") as log:
         log.write("{\n")
     made = write_report([here / "runs"], here / "out")
-    assert made.remarks[1:] == (
-        "No training curves, spectra and capacities of runs without log.jsonl: b.",
-        "Training curves, spectra and capacities are missing or incomplete where log.jsonl is damaged: c (a line of it "
-        "is not JSON: Expecting property name enclosed in double quotes: line 2 column 1 (char 2)); d (line 2: the "
-        "layer 'net.a.weight' must be a table; got 3).",
-        "1 of 5 logs do not say what the layers remember; older ones cannot. "
-        "These runs have no spectra and capacities.",
+    missing, damaged = made.notes[1:]
+    assert missing == "No training curves, spectra and capacities of runs without log.jsonl: b."
+    assert damaged.startswith(
+        "Training curves, spectra and capacities are missing or incomplete where log.jsonl is damaged: c (line 5: "
     )
-    drawn = {name.removeprefix("figures/curves-")[0] for name in made.files if name.startswith("figures/curves-")}
-    assert drawn == {"a", "d", "e"}
+    assert damaged.endswith("; d (line 2: the layer 'net.a.weight' must be a table; got 3).")
+    kinds = {
+        kind: {name[len(f"figures/{kind}-")] for name in made.files if kind in name} for kind in ("curves", "spectra")
+    }
+    assert kinds == {"curves": {"a", "c", "d", "e"}, "spectra": {"a", "c"}}  # what stands before the damage counts

@@ -3,37 +3,26 @@
 import json
 from pathlib import Path
 
-from codecl.report.drawing import slug
-from codecl.report.experiments import ablations_of, experiments_of
-from codecl.report.records import find
+from codecl.report.names import slug
+from codecl.report.records import find_runs
 from codecl.report.render import FORMATS
-from codecl.report.reproduction import page
-from codecl.report.tables import all_tables
+from codecl.report.reproduction import make_page
+from codecl.report.tables import analyse
 from codecl.runs.plugins import title
-
-RECORD = {
-    "method": "code-cl",
-    "benchmark": "split-cifar100",
-    "preset": "paper",
-    "quick": False,
-    "data": "official",
-    "tasks": 10,
-    "training": {"epochs": 200, "lr": 0.01},
-    "settings": {"aperture": 6.0, "free_dims": 80, "overlap": 0.5},
-    "switches": {},
-}
+from tests.report.cases import write_run
 
 
-def record(folder: Path, seed: int, acc: float, bwt: float, **other):
-    (folder / f"{len(list(folder.iterdir()))}").mkdir()
-    path = folder / f"{len(list(folder.iterdir())) - 1}" / "result.json"
-    path.write_text(json.dumps({**RECORD, "seed": seed, "acc": acc, "bwt": bwt, **other}))
+def record(folder: Path, seed: int, acc: float, bwt: float, method="code-cl", tasks=10, **other):
+    """A run with these numbers: all tasks end at ``acc``, all but the last with ``bwt`` since they were learned."""
+    learned = [acc - bwt] * (tasks - 1) + [acc]
+    A = [[learned[i] if i == j else acc if j < i else None for j in range(tasks)] for i in range(tasks)]
+    write_run(folder / f"{len(list(folder.iterdir()))}", method, A, seed=seed, **other)
 
 
 def test_seeds_of_one_experiment_are_one_row_beside_the_papers_numbers(tmp_path):
     record(tmp_path, 0, 76.0, -1.0)
     record(tmp_path, 1, 78.0, -2.0)
-    (row,) = [line for line in page(tmp_path).splitlines() if line.startswith("| split-cifar100 | code-cl")]
+    (row,) = [line for line in make_page(tmp_path).splitlines() if line.startswith("| split-cifar100 | code-cl")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[2:] == [
         "paper",
@@ -45,51 +34,50 @@ def test_seeds_of_one_experiment_are_one_row_beside_the_papers_numbers(tmp_path)
         "77.21 ± 0.32",
         "-1.1 ± 0.28",
     ]
-    missing = page(tmp_path).split("## Not run yet")[1]
+    missing = make_page(tmp_path).split("## Not run yet")[1]
     assert "code-cl" not in next(line for line in missing.splitlines() if "split-cifar100" in line)
 
 
 def test_another_budget_is_another_row_and_does_not_count_as_run(tmp_path):
-    record(tmp_path, 0, 65.0, 0.4, tasks=5, quick=True, training={"epochs": 15, "lr": 0.01})
+    record(tmp_path, 0, 65.0, 0.4, tasks=5, quick=True)
     record(tmp_path, 0, 66.0, 0.4, tasks=5)
-    rows = [line for line in page(tmp_path).splitlines() if line.startswith("| split-cifar100")]
+    rows = [line for line in make_page(tmp_path).splitlines() if line.startswith("| split-cifar100")]
     assert (
         sum("5/10 tasks, 15 epochs" in row for row in rows) == sum("5/10 tasks, 200 epochs" in row for row in rows) == 1
     )
-    missing = page(tmp_path).split("## Not run yet")[1]
+    missing = make_page(tmp_path).split("## Not run yet")[1]
     assert "code-cl" in next(line for line in missing.splitlines() if "split-cifar100" in line)
 
 
 def test_the_committed_page_is_what_the_committed_records_give():
     root = Path(__file__).parents[2]
-    assert (root / "REPRODUCTION.md").read_text() == page(root / "results")
+    assert (root / "REPRODUCTION.md").read_text() == make_page(root / "results")
 
 
 def test_a_changed_setting_is_named(tmp_path):
-    record(tmp_path, 0, 60.0, 0.0, settings={"aperture": 2.0, "free_dims": 80})
-    assert "| split-cifar100 | code-cl, aperture = 2.0 | paper |" in page(tmp_path)
+    record(tmp_path, 0, 60.0, 0.0, changes={"aperture": 2.0})
+    assert "| split-cifar100 | code-cl, aperture = 2.0 | paper |" in make_page(tmp_path)
 
 
 def test_a_schedule_cut_by_hand_is_not_the_protocol_of_the_paper(tmp_path):
-    record(tmp_path, 0, 60.0, 0.0, training={"epochs": 6, "lr": 0.01})
-    (line,) = [line for line in page(tmp_path).splitlines() if line.startswith("- **split-cifar100**")]
+    record(tmp_path, 0, 60.0, 0.0, epochs=6)
+    (line,) = [line for line in make_page(tmp_path).splitlines() if line.startswith("- **split-cifar100**")]
     assert line.split(": ")[1].split(", ")[-1] == "code-cl"
 
 
 def test_notes_are_taken_over(tmp_path):
     (tmp_path / "notes.md").write_text("## Notes\n\nSomething was found out.\n")
-    assert "\n## Notes\n\nSomething was found out.\n\n## Not run yet" in page(tmp_path)
+    assert "\n## Notes\n\nSomething was found out.\n\n## Not run yet" in make_page(tmp_path)
 
 
 def test_sd_style_results_say_so(tmp_path):
     record(tmp_path, 0, 60.0, 0.0, method="trgp-sd")
-    assert "| trgp-sd (SD-style) |" in page(tmp_path)
+    assert "| trgp-sd (SD-style) |" in make_page(tmp_path)
 
 
 def test_the_committed_report_is_what_the_committed_records_give():
     root = Path(__file__).parents[2]
-    experiments = experiments_of(find([root / "results"], root / "results/report").runs)
-    made = all_tables(experiments, ablations_of(experiments), "gpm")
+    made = analyse(find_runs([root / "results"], root / "results/report").runs, "gpm").tables
     for table in made:
         for ending, form in FORMATS.items():
             assert (root / f"results/report/tables/{slug(table.name)}.{ending}").read_text() == form(table), table.name

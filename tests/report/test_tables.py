@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from codecl.errors import UsageError
-from codecl.report.experiments import ablations_of, experiments_of
-from codecl.report.records import find
+from codecl.report.experiments import find_experiments
+from codecl.report.records import find_runs
 from codecl.report.render import csv_text
 from codecl.report.table import Cell, Column, Row, Section, make_table
-from codecl.report.tables import all_tables
-from tests.report.cases import FIRST, SECOND, cell, lines, tables, task, write_run
+from codecl.report.tables import analyse
+from tests.report.cases import FIRST, SECOND, cell, lines, skipped, tables, task, write_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,14 +129,14 @@ def test_runs_of_another_budget_or_reading_share_neither_row_nor_rank(tmp_path, 
 def test_the_preset_counts_even_where_it_changes_nothing(tmp_path):
     for preset in ("paper", "official"):
         write_run(tmp_path / preset, "finetune", benchmark="permuted-digits", preset=preset)
-    one, other = experiments_of(find([tmp_path], tmp_path).runs)
+    one, other = find_experiments(find_runs([tmp_path], tmp_path).runs)
     assert one.values == other.values
 
 
 def test_a_number_is_the_same_however_it_is_written(tmp_path):
     write_run(tmp_path / "a", "code-cl", seed=0, changes={"aperture": 4})
     write_run(tmp_path / "b", "code-cl", seed=1, changes={"aperture": 4.0})
-    assert [len(e.runs) for e in experiments_of(find([tmp_path], tmp_path).runs)] == [2]
+    assert [len(e.runs) for e in find_experiments(find_runs([tmp_path], tmp_path).runs)] == [2]
 
 
 def test_what_a_run_departs_in_is_named(tmp_path):
@@ -153,7 +153,7 @@ def test_the_same_seed_again_is_not_counted(tmp_path):
     write_run(tmp_path / "a", "code-cl", FIRST)
     write_run(tmp_path / "copy", "code-cl", FIRST)
     write_run(tmp_path / "z", "code-cl", SECOND, seed=1)
-    (experiment,) = experiments_of(find([tmp_path, tmp_path / "a"], tmp_path).runs)
+    (experiment,) = find_experiments(find_runs([tmp_path, tmp_path / "a"], tmp_path).runs)
     assert [run.name for run in experiment.runs] == ["a", "z"]
     assert [run.name for run in experiment.repeats] == ["copy"]
 
@@ -180,8 +180,8 @@ def test_memory_has_the_formula_and_what_was_measured(tmp_path):
     assert (line["of it per task"], line["time a run"], line["training epoch"]) == ("500 B", "1m15s", "10.00 s")
 
 
-def ranks(*values, best="highest", outside=()):
-    rows = [Row((Cell(value),), hors_concours=i in outside) for i, value in enumerate(values)]
+def ranks(*values, best="highest", unranked=()):
+    rows = [Row((Cell(value, unranked=i in unranked),)) for i, value in enumerate(values)]
     table = make_table("t", "t", [Column("x", best=best)], [Section("s", tuple(rows))])
     return [row.cells[0].rank for row in table.sections[0].rows]
 
@@ -195,7 +195,7 @@ def test_ranks():
     assert ranks(5.0) == [0]
     assert ranks(5.0, None) == [0, 0]
     assert ranks(5.0, 5.0) == [0, 0]
-    assert ranks(9.0, 5.0, 4.0, outside=[0]) == [0, 1, 2]
+    assert ranks(9.0, 5.0, 4.0, unranked=[0]) == [0, 1, 2]
 
 
 def test_only_whole_records_count(tmp_path):
@@ -221,33 +221,32 @@ def test_only_whole_records_count(tmp_path):
     (tmp_path / "bad/cut/result.json").write_text(text[: len(text) // 2])
     write_run(tmp_path / "bad" / "toml", "gpm")
     (tmp_path / "bad/toml/recipe.toml").write_text("method = ")
-    found = find([tmp_path], tmp_path)
+    found = find_runs([tmp_path], tmp_path)
     assert [run.name for run in found.runs] == ["good"]
-    assert dict(found.unfinished) == {
+    assert skipped(found, "unfinished") == {
         "going": "not finished: 1 task learned",
         "new": "not finished: no task learned yet",
     }
-    assert [name for name, _ in found.damaged] == sorted(f"bad/{name}" for name in [*broken, "cut", "toml"])
-    for name, words in found.damaged:
+    damaged = skipped(found, "damaged")
+    assert list(damaged) == sorted(f"bad/{name}" for name in [*broken, "cut", "toml"])
+    for name, words in damaged.items():
         assert name in words
         assert "\n" not in words
-    assert "acc is 99.0, but the accuracy matrix gives 80.0" in dict(found.damaged)["bad/acc"]
-    assert "threshold is 0.97; here 0.5" in dict(found.damaged)["bad/recipe"]
+    assert "acc is 99.0, but the accuracy matrix gives 80.0" in damaged["bad/acc"]
+    assert "threshold is 0.97; here 0.5" in damaged["bad/recipe"]
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"there is no directory .*nowhere"):
-        find([tmp_path / "nowhere"], tmp_path)
+        find_runs([tmp_path / "nowhere"], tmp_path)
 
 
 def test_the_records_of_the_project_give_their_own_numbers():
-    found = find([ROOT / "results"], ROOT)
-    assert not found.damaged
+    found = find_runs([ROOT / "results"], ROOT)
+    assert not found.skipped
     assert len(found.runs) == len(list((ROOT / "results").rglob("result.json")))
-    experiments = experiments_of(found.runs)
-    made = all_tables(experiments, ablations_of(experiments), "gpm")
     seen = set()
-    for table in made:
+    for table in analyse(found.runs, "gpm").tables:
         for row in csv.DictReader(io.StringIO(csv_text(table))):
             records = [json.loads((ROOT / name / "result.json").read_text()) for name in row["runs"].split()]
             seen |= set(row["runs"].split())

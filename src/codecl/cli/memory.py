@@ -42,7 +42,7 @@ def memory_table(layer: Layer) -> str:
     rows = [
         [
             name,
-            f"O({footprint.paper})" if footprint.paper != "–" else "–",
+            footprint.paper or "–",
             footprint.formula,
             size(footprint.bytes(layer)),
         ]

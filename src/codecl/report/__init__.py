@@ -2,13 +2,17 @@
 
 records      the runs below a directory: finished, unfinished, damaged
 experiments  which of them are seeds of one experiment, and what was varied between experiments
+transfer     which experiments can be compared with a baseline, seed by seed
 table        a table as a value: cells that know their spread, number of runs and rank
+tables       the tables of the paper; ``footprint`` has its formulas of memory
 render       the same table as text, Markdown, LaTeX and CSV
-tables       the tables of the paper
 published    the numbers of the paper, and which runs they may stand beside
-drawing      how every figure looks, and its bytes
-figures      the figures of the paper; ``run_figures`` those of memory and training
-remarks      what is to be said beside them: repeats, seeds that do not match, logs that are missing
-page         the page
-write        the files
+drawing      the look of every figure, and its bytes
+figures      the figures of the paper; ``run_figures`` those of single runs
+notes        what is said beside them: repeats, and logs that are missing
+page         the page; ``page.html`` is its template
+write        the files; ``names`` has their names
+comparison   the tables of ``codecl compare`` and ``codecl sweep``
+inspection   ``codecl inspect``: one run, layer by layer
+reproduction REPRODUCTION.md
 """

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from codecl.errors import UsageError
@@ -32,17 +33,6 @@ FIRST_TASK, LAST_TASK = COLOURS[0], "#c88400"
 """These and all shades between them stand out against white and against a dark page."""
 BLACK_FROM = 0.32
 """The share of the heat colours from which black is easier to read on them than white."""
-STYLE = {
-    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans", "Helvetica", "Arial"],
-    "font.size": 7.0, "axes.titlesize": 7.5, "axes.labelsize": 7.0, "figure.titlesize": 7.0, "figure.labelsize": 7.0,
-    "xtick.labelsize": 7.0, "ytick.labelsize": 7.0, "legend.fontsize": 7.0, "legend.frameon": False,
-    "legend.handlelength": 2.2, "legend.columnspacing": 1.2, "text.color": INK, "axes.edgecolor": INK,
-    "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "figure.facecolor": PAPER, "axes.facecolor": PAPER,
-    "savefig.facecolor": PAPER, "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5, "ytick.major.size": 2.5, "lines.linewidth": 1.2, "lines.markersize": 3.2,
-    "axes.spines.top": False, "axes.spines.right": False, "grid.color": INK, "grid.alpha": 0.15,
-    "grid.linewidth": 0.5, "svg.fonttype": "none", "svg.hashsalt": "codecl", "text.parse_math": False,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,10 +55,10 @@ def require_matplotlib() -> None:
 
 
 def styled() -> AbstractContextManager[None]:
-    """A context with matplotlib's defaults and ``STYLE``, whatever the user's settings are."""
+    """A context with matplotlib's defaults and ``figures.mplstyle``, whatever the user's settings are."""
     from matplotlib import style
 
-    return style.context(["default", STYLE])
+    return style.context(["default", Path(__file__).with_name("figures.mplstyle")])
 
 
 def new_figure(height: float) -> Any:
@@ -111,6 +101,18 @@ def legend_below(figure: Any, axes: Any, columns: int = 3) -> None:
 def wrapped(label: str, width: int) -> str:
     """``label`` in at most three lines of at most ``width`` letters."""
     return "\n".join(textwrap.wrap(label, width, max_lines=3, placeholder=" …") or [label])
+
+
+def hide_touching(figure: Any, labels: Sequence[Any]) -> None:
+    """Hide labels of an axis that would touch others, but for the first and the last."""
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent().padded(3, 0) for label in labels]
+    kept = [boxes[0], boxes[-1]]
+    for label, box in list(zip(labels, boxes, strict=True))[1:-1]:
+        if any(map(box.overlaps, kept)):
+            label.set_visible(False)
+        else:
+            kept.append(box)
 
 
 def heat_map(

@@ -15,13 +15,12 @@ from typing import Any, TypeVar
 
 from codecl.benchmarks.registry import BENCHMARKS
 from codecl.methods import METHODS
-from codecl.report.names import slug
 from codecl.report.records import Run
 from codecl.runs.fields import is_number
 from codecl.runs.plugins import title
 from codecl.runs.recipe import PRESETS, Recipe, make_recipe
 from codecl.runs.records import Result
-from codecl.text import shown
+from codecl.text import plain, shown
 
 T = TypeVar("T")
 IDENTITY = ("method", "benchmark", "preset", "quick", "data", "tasks")
@@ -43,15 +42,6 @@ class Condition:
     data: str
     switches: tuple[tuple[str, str], ...]
 
-    @classmethod
-    def of_result(cls, result: Result) -> Condition:
-        recipe, epochs = published_recipe(result.method, result.benchmark, result.preset), result.training["epochs"]
-        whole = recipe is not None and recipe.training["epochs"] == epochs
-        return cls(
-            result.benchmark, result.preset, result.tasks, None if whole else epochs, result.quick, result.data,
-            tuple(sorted(result.switches.items())),
-        )  # fmt: skip
-
     @property
     def all_tasks(self) -> int | None:
         """How many tasks the benchmark has; None for one of the user's own."""
@@ -65,11 +55,10 @@ class Condition:
         """In one line; ``without`` the value that is varied."""
         epochs = "whole schedule" if self.epochs is None else f"at most {self.epochs} epochs each"
         budget = [epochs + " (quick)" * self.quick] if without != "epochs" else []
-        usual = BENCHMARKS[self.benchmark].switches if self.benchmark in BENCHMARKS else {}
+        choices = BENCHMARKS[self.benchmark].switches if self.benchmark in BENCHMARKS else {}
+        usual = {(name, first) for name, (first, *_) in choices.items()}
         switches = [
-            f"{name} = {choice}"
-            for name, choice in self.switches
-            if name != without and choice != usual.get(name, (None,))[0]
+            f"{switch[0]} = {switch[1]}" for switch in self.switches if switch not in usual and switch[0] != without
         ]
         data = ["subset data"] if self.data == "subset" else []
         return ", ".join([self.benchmark, f"preset {self.preset}", self.tasks_learned, *budget, *switches, *data])
@@ -82,11 +71,6 @@ class Condition:
             "epochs": epochs if without != "epochs" else "", "quick": "yes" if self.quick else "no", "data": self.data,
             "switches": ", ".join(f"{name} = {choice}" for name, choice in self.switches if name != without),
         }  # fmt: skip
-
-    @property
-    def slug(self) -> str:
-        epochs = "whole" if self.epochs is None else f"{self.epochs}-epochs"
-        return slug(f"{self.benchmark}-{self.preset}-{self.tasks}-tasks-{epochs}{'-quick' * self.quick}")
 
     @property
     def order(self) -> tuple[Any, ...]:
@@ -123,7 +107,11 @@ class Experiment:
 
     @cached_property
     def condition(self) -> Condition:
-        return Condition.of_result(self.first)
+        r, epochs = self.first, self.first.training["epochs"]
+        recipe = published_recipe(r.method, r.benchmark, r.preset)
+        whole = recipe is not None and recipe.training["epochs"] == epochs
+        switches = tuple(sorted(r.switches.items()))
+        return Condition(r.benchmark, r.preset, r.tasks, None if whole else epochs, r.quick, r.data, switches)
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -283,8 +271,4 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _canonical(value: Any) -> str:
-    return json.dumps(json.loads(json.dumps(value), parse_float=_number), sort_keys=True)
-
-
-def _number(text: str) -> int | float:
-    return int(value) if (value := float(text)).is_integer() else value
+    return json.dumps(plain(value), sort_keys=True)

@@ -51,9 +51,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class Footprint:
-    """``paper``: the order of growth as printed there. ``formula``: bytes, with ``w`` those of a model's number."""
+    """``paper``: the order of growth printed there, if any. ``formula``: bytes; ``w`` are those of a model's number."""
 
-    paper: str
+    paper: str | None
     formula: str
     bytes: Callable[[Layer], int]
 
@@ -69,20 +69,20 @@ def _api(at: Layer) -> int:
 
 
 FOOTPRINTS: dict[str, Footprint] = {
-    "gpm": Footprint("N²", "8Nr", lambda at: WIDE * at.N * at.r),
-    "sgp": Footprint("N²", "8(Nr + r)", lambda at: WIDE * (at.N * at.r + at.r)),
-    "dfgp": Footprint("–", "8Nr", lambda at: WIDE * at.N * at.r),
-    "trgp": Footprint("N² + TNB + TB²", "8(Nr + TB) + w(2T − 3)B²", _trgp),
+    "gpm": Footprint("O(N²)", "8Nr", lambda at: WIDE * at.N * at.r),
+    "sgp": Footprint("O(N²)", "8(Nr + r)", lambda at: WIDE * (at.N * at.r + at.r)),
+    "dfgp": Footprint(None, "8Nr", lambda at: WIDE * at.N * at.r),
+    "trgp": Footprint("O(N² + TNB + TB²)", "8(Nr + TB) + w(2T − 3)B²", _trgp),
     "cuber": Footprint(
-        "N² + TN² + TNB + TB²",
+        "O(N² + TN² + TNB + TB²)",
         "8(Nr + TB) + (2T − 3)(wB² + 1) + wTNM",
         lambda at: _trgp(at) + at.scalings + at.narrow * at.T * at.N * at.M,
     ),
-    "trgp-sd": Footprint("–", "8(N(r + s) + TB) + w(2T − 3)B²", lambda at: _trgp(at) + WIDE * at.N * at.s),
-    "api": Footprint("–", "8n min(r, n − r) + w(T − 1)(N + M)E, n = N + (T − 1)E", _api),
-    "owm": Footprint("–", "8N²", lambda at: WIDE * at.N**2),
+    "trgp-sd": Footprint(None, "8(N(r + s) + TB) + w(2T − 3)B²", lambda at: _trgp(at) + WIDE * at.N * at.s),
+    "api": Footprint(None, "8n min(r, n − r) + w(T − 1)(N + M)E, n = N + (T − 1)E", _api),
+    "owm": Footprint(None, "8N²", lambda at: WIDE * at.N**2),
     "code-cl": Footprint(
-        "N² + TNK + TK²",
+        "O(N² + TNK + TK²)",
         "8Nr + w(T − 1)(NK + K²)",
         lambda at: WIDE * at.N * at.r + at.narrow * (at.T - 1) * (at.N * at.K + at.K**2),
     ),

@@ -6,8 +6,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
+from string import digits
 
-DIGITS = "0123456789"
 SEED = re.compile(r"seed\d+")
 """What ``codecl sweep`` calls a run, below a directory named by the values it varies."""
 
@@ -48,7 +48,11 @@ def braces(names: Sequence[str]) -> str:
     """
     if len(names) < 2:
         return "".join(names)
-    start = os.path.commonprefix(names).rstrip(DIGITS)
+    start = _common_start(names).rstrip(digits)
     rest = [name[len(start) :] for name in names]
-    end = os.path.commonprefix([name[::-1] for name in rest])[::-1].lstrip(DIGITS)
+    end = _common_start([name[::-1] for name in rest])[::-1].lstrip(digits)
     return f"{start}{{{','.join(name.removesuffix(end) for name in rest)}}}{end}"
+
+
+def _common_start(names: Sequence[str]) -> str:
+    return os.path.commonprefix(names)  # noqa: RUF071  letter by letter is what is wanted

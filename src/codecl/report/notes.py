@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from codecl.report.experiments import Experiment
 from codecl.report.records import Run
+from codecl.report.transfer import few
 
 
 def origin_note(runs: Sequence[Run]) -> str:
@@ -16,12 +17,9 @@ def origin_note(runs: Sequence[Run]) -> str:
 
 def log_notes(runs: Sequence[Run], short: Mapping[str, str]) -> Iterator[str]:
     """Which figures are missing because of a log."""
-    missing = [short[run.name] for run in runs if run.record.log_fault == "missing"]
-    damaged = [
-        f"{short[run.name]} ({run.record.log_fault.rstrip('.')})"
-        for run in runs
-        if run.record.log_fault not in ("", "missing")
-    ]
+    faults = {short[run.name]: run.record.log_fault.removeprefix("is damaged: ").rstrip(".") for run in runs}
+    missing = [name for name, fault in faults.items() if fault == "missing"]
+    damaged = [f"{name} ({fault})" for name, fault in faults.items() if fault not in ("", "missing")]
     if missing:
         yield f"No training curves, spectra and capacities of runs without log.jsonl: {few(missing)}."
     if damaged:
@@ -37,18 +35,14 @@ def repeat_notes(
     for e in experiments:
         for run in e.repeats:
             counted = next(other for other in e.runs if other.seed == run.seed)
-            this, that, accs = name(run), name(counted), (f"{run.result.acc:.2f}", f"{counted.result.acc:.2f}")
+            this, that = name(run), name(counted)
+            acc, counted_acc = f"{run.result.acc:.2f}", f"{counted.result.acc:.2f}"
             reason = f"repeats seed {run.seed} of {that}; not counted"
             if run.result.accuracy != counted.result.accuracy:
-                reason += f", though its numbers differ: ACC {accs[0]}, not {accs[1]}"
+                reason += f", though its numbers differ: ACC {acc}, not {counted_acc}"
                 warnings.append(
-                    f"{this} and {that} have the same recipe and seed, but other accuracies: ACC {accs[0]} and {accs[1]}. "
-                    f"Only {that} is counted, as the first by name; leave one of them out."
+                    f"{this} and {that} have the same recipe and seed, but other accuracies: ACC {acc} and "
+                    f"{counted_acc}. Only {that} is counted, as the first by name; leave one of them out."
                 )
             repeats.append((this, reason))
     return repeats, warnings
-
-
-def few(items: Sequence[str]) -> str:
-    """At most three of the ``items``."""
-    return "; ".join([*items[:3], *["and more"] * (len(items) > 3)])

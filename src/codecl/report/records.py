@@ -97,18 +97,17 @@ def _seen_from(out: Path, path: Path) -> str:
 
 
 def _run_directories(top: Path) -> Iterator[Path]:
-    """The run directories in ``top``, seen from it, each once: what can be reached without links, then by them."""
+    """The run directories in ``top``, seen from it, each once: without links, unless links lead out of it."""
     if not top.is_dir():
         raise UsageError(f"{top} is no directory." if top.exists() else f"there is no directory {top}.")
-    seen: set[str] = set()
-    waiting = [os.fspath(top)]
-    while waiting:
-        for folder, inner, files in os.walk(waiting.pop(0)):
-            inner.sort()
-            if (real := os.path.realpath(folder)) in seen:  # ends circles of links
-                inner.clear()
-                continue
-            seen.add(real)
-            waiting += [link for name in inner if os.path.islink(link := os.path.join(folder, name))]
-            if RECIPE in files:
-                yield Path(os.path.relpath(folder, top))
+    seen: set[Path] = set()
+    for folder, inner, files in os.walk(top, followlinks=True):
+        real = Path(folder).resolve()
+        if real in seen:  # ends circles of links
+            inner.clear()
+            continue
+        seen.add(real)
+        inner.sort()
+        if RECIPE in files:
+            inside = real.is_relative_to(top.resolve())
+            yield real.relative_to(top.resolve()) if inside else Path(folder).relative_to(top)

@@ -95,7 +95,7 @@ def csv_text(table: Table) -> str:
 
 
 def _csv_fields(column: Column, cells: Sequence[Cell]) -> list[str]:
-    """What of a column's cells has a column of its own: the value, and ``std``, ``runs`` and ``rank`` where they apply."""
+    """The columns for one column's cells: the value, and ``std``, ``runs`` and ``rank`` where they apply."""
     measured = any(cell.runs for cell in cells)
     has_spread = measured or any(cell.spread is not None for cell in cells)
     return ["", *["std"] * has_spread, *["runs"] * measured, *["rank"] * (column.best is not None)]

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from codecl.benchmarks.registry import BENCHMARKS
 from codecl.report.experiments import Experiment, find_experiments, position, published_recipe, short_key
-from codecl.report.measures import ACC, BWT, PAPER_ACC, PAPER_BWT
 from codecl.report.published import reported
 from codecl.report.records import Run, find_runs
 from codecl.report.render import markdown_lines
+from codecl.report.tables import ACC, BWT, PAPER_ACC, PAPER_BWT
 from codecl.runs.plugins import title
 
 NUMBERS = {"ACC": ACC, "BWT": BWT, "paper ACC": PAPER_ACC, "paper BWT": PAPER_BWT}
@@ -62,7 +62,7 @@ def _row(e: Experiment) -> list[str]:
         f"{e.condition.tasks_learned}, {training['epochs']} epochs, lr {training['lr']:g}",
         e.first.data,
         ", ".join(str(run.seed) for run in e.runs),
-        *(column.text(measure(e)) for column, measure in NUMBERS.values()),
+        *(measure.column.text(measure.cell(e)) for measure in NUMBERS.values()),
     ]
 
 

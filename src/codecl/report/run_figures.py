@@ -5,22 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from codecl.report.drawing import (
-    COLOURS,
-    INK,
-    WIDTH,
-    Drawing,
-    has_room,
-    heat_map,
-    legend_below,
-    new_figure,
-    render,
-    styled,
-    task_colour,
-    wrapped,
-)
-from codecl.report.experiments import Condition
+from codecl.report import drawing
+from codecl.report.drawing import COLOURS, INK, WIDTH, Drawing
 from codecl.report.names import slug, unique
 from codecl.report.records import Run
 
@@ -37,52 +25,36 @@ def figures_of_runs(runs: Sequence[Run], short: Mapping[str, str]) -> dict[str, 
     taken: set[str] = set()
     limits = accuracy_limits(runs)
     found: dict[str, list[Drawing]] = {}
-    with styled():
+    with drawing.styled():
         for run in runs:
-            names = [
-                unique(slug(f"{kind}-{short[run.name]}"), taken) for kind in ("matrix", "curves", "fullness", "spectra")
-            ]
-            drawings = [
-                matrix(run, names[0], limits[run.name]),
-                curves(run, names[1]),
-                fullness(run, names[2]),
-                spectra(run, names[3]),
-            ]
-            found[run.name] = [drawing for drawing in drawings if drawing is not None]
+            kinds = ("matrix", "curves", "fullness", "spectra")
+            names = [unique(slug(f"{kind}-{short[run.name]}"), taken) for kind in kinds]
+            figures = [matrix(run, names[0], limits), curves(run, names[1]), fullness(run, names[2])]
+            figures.append(spectra(run, names[3]))
+            found[run.name] = [figure for figure in figures if figure is not None]
     return found
 
 
+def accuracy_limits(runs: Sequence[Run]) -> tuple[float, float]:
+    """The tens of percent between which all accuracies lie, so that the matrices of a report have the same colours."""
+    every = [value for run in runs for row in run.result.accuracy for value in row if value is not None]
+    low = min(90.0, 10.0 * math.floor(min(every) / 10))
+    return low, max(low + 10, 10.0 * math.ceil(max(every) / 10))
+
+
 def matrix(run: Run, name: str, limits: tuple[float, float] = (0.0, 100.0)) -> Drawing:
-    """The accuracy on every task after every task. Runs drawn with the same ``limits`` have the same colours."""
-    A = [[math.nan if value is None else value for value in row] for row in run.result.accuracy]
+    """The accuracy on every task after every task, in colours between ``limits``."""
+    A = [[_number(value) for value in row] for row in run.result.accuracy]
     names = ["all"] if run.result.joint else [f"{i + 1}" for i in range(len(A))]
-    figure = new_figure(min(0.45 + 0.5 * len(A), 0.5 + 0.8 * WIDTH))
+    figure = drawing.new_figure(min(0.45 + 0.5 * len(A), 0.5 + 0.8 * WIDTH))
     axes = figure.add_subplot()
-    numbered = has_room(A, names, _percent)
-    mesh = heat_map(axes, A, names, limits, _percent if numbered else None)
+    numbered = drawing.has_room(A, names, _percent)
+    mesh = drawing.heat_map(axes, A, names, limits, _percent if numbered else None)
     if not numbered:
         figure.colorbar(mesh, ax=axes, pad=0.02)
     axes.set(xlabel="accuracy on task, %", ylabel="after task")
     colours = f"Colours from {limits[0]:g} to {limits[1]:g} %."
-    return render(figure, name, f"Accuracy on each task after learning each task: {run.name}. {colours}")
-
-
-def _percent(value: float) -> str:
-    return f"{value:.1f}".replace("100.0", "100")  # there is no room for more
-
-
-def accuracy_limits(runs: Sequence[Run]) -> dict[str, tuple[float, float]]:
-    """For each run, by name: the tens of percent between which all accuracies under its condition lie."""
-    conditions = {run.name: Condition.of_result(run.result) for run in runs}
-    values: dict[Condition, list[float]] = {}
-    for run in runs:
-        measured = [value for row in run.result.accuracy for value in row if value is not None]
-        values.setdefault(conditions[run.name], []).extend(measured)
-    limits = {}
-    for condition, every in values.items():
-        low = min(90.0, 10.0 * math.floor(min(every) / 10))
-        limits[condition] = low, max(low + 10, 10.0 * math.ceil(max(every) / 10))
-    return {name: limits[condition] for name, condition in conditions.items()}
+    return drawing.render(figure, name, f"Accuracy on each task after learning each task: {run.name}. {colours}")
 
 
 def curves(run: Run, name: str) -> Drawing | None:
@@ -90,18 +62,18 @@ def curves(run: Run, name: str) -> Drawing | None:
     epochs = run.record.epochs
     if not epochs:
         return None
-    figure = new_figure(2.25)
+    figure = drawing.new_figure(2.25)
     loss, accuracy = figure.subplots(2, 1, sharex=True)
     tasks = list(dict.fromkeys(epoch.task for epoch in epochs))
     for task in tasks:
-        numbers = [i for i, epoch in enumerate(epochs, start=1) if epoch.task == task]
+        numbers = [i for i, epoch in enumerate(epochs) if epoch.task == task]
         for axes, field, colour, label in (
             (loss, "loss", COLOURS[0], "training"),
             (loss, "validation_loss", COLOURS[1], "validation"),
             (accuracy, "validation_accuracy", COLOURS[1], ""),
         ):
             axes.plot(
-                numbers, [getattr(epochs[i - 1], field) for i in numbers], color=colour,
+                [i + 1 for i in numbers], [getattr(epochs[i], field) for i in numbers], color=colour,
                 label=label if task == tasks[0] else None, marker="." if len(numbers) == 1 else None,
             )  # fmt: skip
     ends = [i + 0.5 for i in range(1, len(epochs)) if epochs[i].task != epochs[i - 1].task]
@@ -117,10 +89,10 @@ def curves(run: Run, name: str) -> Drawing | None:
         above.spines[:].set_visible(False)
         above.set_xlabel("task")
     loss.set_ylabel("loss")
-    legend_below(figure, loss)
+    drawing.legend_below(figure, loss)
     accuracy.xaxis.get_major_locator().set_params(integer=True)
     accuracy.set(xlabel="epoch", ylabel="validation, %", xlim=(0.5, len(epochs) + 0.5))
-    return render(figure, name, f"Training and validation, epoch by epoch: {run.name}.")
+    return drawing.render(figure, name, f"Training and validation, epoch by epoch: {run.name}.")
 
 
 def fullness(run: Run, name: str) -> Drawing | None:
@@ -133,69 +105,69 @@ def fullness(run: Run, name: str) -> Drawing | None:
     maps = []
     for field, heading, form, high in (
         ("capacity", "share of the inputs that is protected", "{:.2f}".format, 1.0),
-        ("freed", "directions freed", "{:.0f}".format, None),
+        ("freed", "directions freed", "{:.0f}".format, 0.0),
     ):
         rows = [[_number(task.get(layer, {}).get(field)) for task in tasks] for layer in layers]
-        largest = max((value for row in rows for value in row if value > 0), default=None)
-        if largest is not None:
+        largest = max((value for row in rows for value in row if value > 0), default=0.0)
+        if largest:
             maps.append((heading, form, (0.0, high or largest), rows))
     if not maps:
         return None
-    names = [_cut(layer, 20) for layer in _short(layers)]
-    numbered = len(names) <= MOST_NUMBERED and all(has_room(rows, names, form) for _, form, _, rows in maps)
+    names = [_end(layer, 20) for layer in _without_common(layers)]
+    numbered = len(names) <= MOST_NUMBERED and all(drawing.has_room(rows, names, form) for _, form, _, rows in maps)
     tall = min(TALLEST, 0.17 * len(names))
-    figure = new_figure(0.2 + len(maps) * (0.5 + tall) if numbered else 1.25 + tall)
+    figure = drawing.new_figure(0.2 + len(maps) * (0.5 + tall) if numbered else 1.25 + tall)
     shape = (len(maps), 1) if numbered else (1, len(maps))
     panels = figure.subplots(*shape, squeeze=False, sharex=numbered, sharey=not numbered).flat
     for axes, (heading, form, limits, rows) in zip(panels, maps, strict=True):
         if numbered:
-            heat_map(axes, rows, names, limits, form)
+            drawing.heat_map(axes, rows, names, limits, form)
             axes.set_title(heading)
         else:
-            mesh = heat_map(axes, rows, names, limits, None, int(tall / 0.12), 12 // len(maps))
-            axes.set(title=wrapped(heading, 20), xlabel="after task")
+            mesh = drawing.heat_map(axes, rows, names, limits, None, int(tall / 0.12), 12 // len(maps))
+            axes.set(title=drawing.wrapped(heading, 20), xlabel="after task")
             figure.colorbar(mesh, ax=axes, location="bottom", aspect=12, pad=0.03)
     axes.set_xlabel("after task")
-    return render(figure, name, f"How full the memory of each layer is, and what was freed: {run.name}.")
+    return drawing.render(figure, name, f"How full the memory of each layer is, and what was freed: {run.name}.")
 
 
 def spectra(run: Run, name: str) -> Drawing | None:
     """The singular values of every layer's conceptor, after every task, over the share of inputs they stand for."""
-    tasks = [event.layers for event in run.record.tasks]
-    layers = list(dict.fromkeys(n for task in tasks for n, layer in task.items() if _has_spectrum(layer)))
+    tasks = [{n: layer for n, layer in event.layers.items() if _has_spectrum(layer)} for event in run.record.tasks]
+    layers = list(dict.fromkeys(layer for task in tasks for layer in task))
     if not layers:
         return None
     count = min(MOST_PANELS, len(layers))
-    drawn = [layers[round(i * (len(layers) - 1) / max(1, count - 1))] for i in range(count)]
+    shown = [layers[round(i * (len(layers) - 1) / max(1, count - 1))] for i in range(count)]
     columns = 2 if count <= 8 else 3
     rows = math.ceil(count / columns)
-    figure = new_figure(0.55 + 0.95 * rows)
-    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat
-    for axes, layer, label in zip(panels, drawn, _short(drawn), strict=False):
+    figure = drawing.new_figure(0.55 + 0.95 * rows)
+    panels = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
+    for axes, layer, label in zip(panels, shown, _without_common(shown), strict=False):
         for t, task in enumerate(tasks):
-            if _has_spectrum(summary := task.get(layer, {})):
-                values, share = summary["spectrum"], summary["rank"] / summary["shape"][-1]
+            if layer in task:
+                values, share = task[layer]["spectrum"], task[layer]["rank"] / task[layer]["shape"][-1]
                 x = [share * i / max(1, len(values) - 1) for i in range(len(values))]
-                axes.plot(x, values, color=task_colour(t, len(tasks)), linewidth=0.9, label=f"{t + 1}")
-        axes.set_title(_cut(label, 26 if columns == 2 else 16))
+                axes.plot(x, values, color=drawing.task_colour(t, len(tasks)), linewidth=0.9, label=f"task {t + 1}")
+        axes.set_title(_end(label, 26 if columns == 2 else 16))
         axes.grid()
-    for i, axes in enumerate(figure.axes):
+    for i, axes in enumerate(panels):
         axes.set_visible(i < count)
         if i >= count - columns:  # the lowest of its column
             axes.set_xlabel("share of the inputs")
             axes.tick_params(labelbottom=True)
     figure.supylabel("singular value")
     some = sorted({0, len(tasks) // 2, len(tasks) - 1})
-    lines = [figure.axes[0].plot([], [], color=task_colour(t, len(tasks)))[0] for t in some]
+    lines = [panels[0].plot([], [], color=drawing.task_colour(t, len(tasks)))[0] for t in some]
     figure.legend(lines, [f"task {t + 1}" for t in some], loc="outside lower center", ncols=len(some))
-    left_out = ""
-    if len(layers) > count:
-        left_out = f" {count} of {len(layers)} layers, from the first to the last."
-        figure.suptitle(left_out.strip(" ."))
-    return render(figure, name, f"Spectra of the conceptors, a line for each task: {run.name}.{left_out}")
+    left_out = f"{count} of {len(layers)} layers, from the first to the last" if count < len(layers) else ""
+    if left_out:
+        figure.suptitle(left_out)
+    caption = f"Spectra of the conceptors, a line for each task: {run.name}."
+    return drawing.render(figure, name, f"{caption} {left_out}." if left_out else caption)
 
 
-def _has_spectrum(layer: Mapping[str, object]) -> bool:
+def _has_spectrum(layer: Mapping[str, Any]) -> bool:
     return bool(layer.get("spectrum")) and layer.get("rank") is not None
 
 
@@ -203,17 +175,21 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _short(names: Sequence[str]) -> list[str]:
-    """Without what all of them begin with, and without the name of the parameter."""
-    parts = [name.removesuffix(".weight").split(".") for name in names]
+def _percent(value: float) -> str:
+    return f"{value:.1f}".replace("100.0", "100")  # there is no room for more
+
+
+def _without_common(names: Sequence[str]) -> list[str]:
+    """Without what all names begin with, and without the name of the parameter."""
+    split = [name.removesuffix(".weight").split(".") for name in names]
     common = 0
-    while len(names) > 1 and all(len(p) > common + 1 and p[common] == parts[0][common] for p in parts):
+    while len(names) > 1 and all(len(words) > common + 1 and words[common] == split[0][common] for words in split):
         common += 1
-    if common and any(p[common].isdigit() for p in parts):  # a number alone says little
+    if common and any(words[common].isdigit() for words in split):  # a number alone says little
         common -= 1
-    return [".".join(p[common:]) for p in parts]
+    return [".".join(words[common:]) for words in split]
 
 
-def _cut(name: str, most: int) -> str:
+def _end(name: str, most: int) -> str:
     """The end of a name, where layers differ."""
     return name if len(name) <= most else f"…{name[1 - most :]}"

@@ -15,15 +15,11 @@ BEST, SECOND = 1, 2
 DEVIATION = "± is the standard deviation over seeds (ddof = 1)."
 
 
-def two_digits(value: float) -> str:
-    return f"{value:z.2f}"
-
-
 @dataclass(frozen=True)
 class Cell:
     """A text, or a number with its standard deviation over ``runs`` runs.
 
-    ``rank`` is 1, 2, or 0 for all others. An ``unranked`` cell takes no rank, such as a baseline's distance from itself.
+    ``rank`` is 1, 2, or 0 for all others. An ``unranked`` cell takes none, such as a baseline's distance from itself.
     """
 
     value: str | float | None = None
@@ -46,7 +42,7 @@ class Column:
     """``show`` prints a number; ``best`` says which one is to be marked, if any."""
 
     name: str
-    show: Callable[[float], str] = two_digits
+    show: Callable[[float], str] = "{:z.2f}".format
     best: Literal["highest", "lowest"] | None = None
 
     def text(self, cell: Cell) -> str:
@@ -59,11 +55,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """``runs`` are the directories that the numbers come from; an ``unranked`` row takes no rank."""
+    """``runs`` are the directories that the numbers come from."""
 
     cells: tuple[Cell, ...]
     runs: tuple[str, ...] = ()
-    unranked: bool = False
+
+    def renamed(self, names: Mapping[str, str]) -> Row:
+        """The row with other names for its runs."""
+        return replace(self, runs=tuple(names[name] for name in self.runs))
 
 
 @dataclass(frozen=True)
@@ -92,15 +91,14 @@ class Table:
     @property
     def numeric(self) -> list[bool]:
         """Which columns hold numbers."""
-        columns = range(len(self.columns))
-        return [any(isinstance(row.cells[i].value, int | float) for row in self.rows) for i in columns]
+        columns = zip(*(row.cells for row in self.rows), strict=True)
+        return [any(isinstance(cell.value, int | float) for cell in column) for column in columns]
 
     def with_rows(self, change: Callable[[Row], Row]) -> Table:
-        sections = (replace(s, rows=tuple(map(change, s.rows))) for s in self.sections)
-        return replace(self, sections=tuple(sections))
+        return replace(self, sections=tuple(replace(s, rows=tuple(map(change, s.rows))) for s in self.sections))
 
     def with_columns(self, keep: Callable[[int], bool]) -> Table:
-        """The table with the columns whose number is to be kept."""
+        """The table with the columns whose numbers are to be kept."""
         kept = [i for i in range(len(self.columns)) if keep(i)]
         table = self.with_rows(lambda row: replace(row, cells=tuple(row.cells[i] for i in kept)))
         return replace(table, columns=tuple(self.columns[i] for i in kept))
@@ -116,25 +114,18 @@ def make_table(
 
 
 def _ranked(rows: Sequence[Row], columns: Sequence[Column]) -> tuple[Row, ...]:
-    by_column = [_rank(column, [(row.cells[i], row.unranked) for row in rows]) for i, column in enumerate(columns)]
-    return tuple(replace(row, cells=cells) for row, cells in zip(rows, zip(*by_column, strict=True), strict=True))
+    ranked = [_rank(column, [row.cells[i] for row in rows]) for i, column in enumerate(columns)]
+    return tuple(replace(row, cells=cells) for row, cells in zip(rows, zip(*ranked, strict=True), strict=True))
 
 
-def _rank(column: Column, cells: Sequence[tuple[Cell, bool]]) -> list[Cell]:
+def _rank(column: Column, cells: Sequence[Cell]) -> list[Cell]:
     """Mark the best and the second best. What prints the same is the same; if all do, none is the best."""
-    competing = [
-        cell.value
-        for cell, unranked in cells
-        if isinstance(cell.value, int | float) and not (unranked or cell.unranked)
-    ]
-    ordered = sorted(competing, reverse=column.best == "highest") if column.best else []
-    printed = list(dict.fromkeys(map(column.show, ordered)))
+    numbers = [c.value for c in cells if column.best and isinstance(c.value, int | float) and not c.unranked]
+    printed = list(dict.fromkeys(map(column.show, sorted(numbers, reverse=column.best == "highest"))))
     ranks = dict(zip(printed, (BEST, SECOND), strict=False)) if len(printed) > 1 else {}
     return [
-        cell if unranked or cell.unranked else replace(cell, rank=ranks.get(_shown(column, cell), 0))
-        for cell, unranked in cells
+        replace(c, rank=ranks.get(column.show(c.value), 0))
+        if ranks and isinstance(c.value, int | float) and not c.unranked
+        else c
+        for c in cells
     ]
-
-
-def _shown(column: Column, cell: Cell) -> str:
-    return column.show(cell.value) if isinstance(cell.value, int | float) else ""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from codecl.errors import UsageError
 from codecl.report.experiments import Condition, Experiment, by_condition
-from codecl.report.notes import few
 from codecl.report.table import Cell
 from codecl.text import unknown_name
 from codecl.training import metrics
@@ -25,19 +24,8 @@ class Transfer:
     baseline: str
     condition: Condition
     base: Experiment | None
-    paired: tuple[Experiment, ...]
-    unpaired: tuple[Experiment, ...]
-
-    @classmethod
-    def under_condition(cls, experiments: Sequence[Experiment], baseline: str) -> Transfer:
-        candidates = [e for e in experiments if e.method == baseline and not e.joint]
-        usual = [e for e in candidates if not e.departures]
-        base = usual[0] if len(usual) == 1 else candidates[0] if len(candidates) == 1 else None
-        seeds = {run.seed for run in base.runs} if base is not None else set()
-        others = [e for e in experiments if not e.joint]
-        common = {e: tuple(run for run in e.runs if run.seed in seeds) for e in others}
-        paired = tuple(replace(e, runs=runs) for e, runs in common.items() if runs)
-        return cls(baseline, experiments[0].condition, base, paired, tuple(e for e in others if not common[e]))
+    paired: Sequence[Experiment]
+    unpaired: Sequence[Experiment]
 
     @property
     def is_measured(self) -> bool:
@@ -62,7 +50,18 @@ class Transfer:
 
 def find_transfers(experiments: Sequence[Experiment], baseline: str) -> list[Transfer]:
     """One for each condition."""
-    return [Transfer.under_condition(group, baseline) for group in by_condition(experiments)]
+    transfers = []
+    for group in by_condition(experiments):
+        others = [e for e in group if not e.joint]  # where all tasks are learned at once, nothing is transferred
+        candidates = [e for e in others if e.method == baseline]
+        usual = [e for e in candidates if not e.departures]
+        base = next((some[0] for some in (usual, candidates) if len(some) == 1), None)
+        seeds = {run.seed for run in base.runs} if base is not None else set()
+        common = {e: tuple(run for run in e.runs if run.seed in seeds) for e in others}
+        paired = [replace(e, runs=runs) for e, runs in common.items() if runs]
+        unpaired = [e for e, runs in common.items() if not runs]
+        transfers.append(Transfer(baseline, group[0].condition, base, paired, unpaired))
+    return transfers
 
 
 def check_baseline(baseline: str, experiments: Sequence[Experiment], transfers: Sequence[Transfer]) -> None:
@@ -72,15 +71,13 @@ def check_baseline(baseline: str, experiments: Sequence[Experiment], transfers: 
         raise UsageError(unknown_name("run of the baseline", baseline, dict.fromkeys(e.method for e in experiments)))
     if any(transfer.is_measured for transfer in transfers):
         return
+    reasons = [f"no seed in common: {t.without_seed}" for t in transfers if t.without_seed]
     if all(e.joint for e in candidates):
         reasons = ["it learns all tasks at once"]
     elif all(transfer.base is None for transfer in transfers):
         reasons = [f"which experiment of {baseline} is meant is not clear, for none is as its recipe file has it"]
-    else:
-        reasons = [f"no seed in common: {t.without_seed}" for t in transfers if t.without_seed]
-    why = few(reasons or ["there is nothing to compare it with"])
     raise UsageError(
-        f"--baseline {baseline} gives no forward transfer: {why}. "
+        f"--baseline {baseline} gives no forward transfer: {few(reasons or ['there is nothing to compare it with'])}. "
         "Give runs of other methods with its seeds, or another --baseline."
     )
 
@@ -94,6 +91,11 @@ def transfer_notes(transfers: Sequence[Transfer]) -> Iterator[str]:
     for transfer in transfers:
         if transfer.without_seed:
             yield f"No forward transfer without a seed in common: {transfer.without_seed}."
+
+
+def few(items: Sequence[str]) -> str:
+    """At most three of the ``items``."""
+    return "; ".join([*items[:3], *["and more"] * (len(items) > 3)])
 
 
 def _seeds(e: Experiment) -> str:

@@ -7,7 +7,7 @@ import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
@@ -16,14 +16,14 @@ from codecl.files import write_atomically
 from codecl.report.drawing import Drawing, require_matplotlib
 from codecl.report.figures import summary_figures
 from codecl.report.names import short_names, slug
-from codecl.report.notes import few, log_notes, origin_note, repeat_notes
+from codecl.report.notes import log_notes, origin_note, repeat_notes
 from codecl.report.page import Contents, files_of, make_page
 from codecl.report.records import Found, find_runs
 from codecl.report.render import FORMATS
 from codecl.report.run_figures import figures_of_runs
 from codecl.report.table import Table
 from codecl.report.tables import Analysis, analyse
-from codecl.report.transfer import check_baseline, transfer_notes
+from codecl.report.transfer import check_baseline, few, transfer_notes
 
 PAGE = "report.html"
 USUAL_BASELINE = "gpm"
@@ -88,11 +88,9 @@ def write_report(
 
 def _as_given(found: Found, made: Analysis, files: Sequence[str], notes: Sequence[str]) -> Report:
     repeats, warnings = repeat_notes(made.experiments, attrgetter("given"))
-    names = {run.name: run.given for run in found.runs}
+    given = {run.name: run.given for run in found.runs}
     return Report(
-        tables=[
-            table.with_rows(lambda row: replace(row, runs=tuple(names[n] for n in row.runs))) for table in made.tables
-        ],
+        tables=[table.with_rows(lambda row: row.renamed(given)) for table in made.tables],
         files=[PAGE, *files],
         notes=notes,
         warnings=warnings,
