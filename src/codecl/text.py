@@ -11,8 +11,8 @@ from typing import Any
 def unknown_name(what: str, name: object, known: Iterable[object]) -> str:
     """The sentence that there is no such name, with the nearest one that exists and the first of those that do.
 
-    >>> unknown_name("method", "gmp", ["gpm", "sgp"])
-    "there is no method 'gmp'. Did you mean 'gpm'? Known: 'gpm', 'sgp'."
+    >>> unknown_name("method", "fintune", ["gpm", "finetune"])
+    "there is no method 'fintune'. Did you mean 'finetune'? Known: 'gpm', 'finetune'."
     """
     known = list(known)
     near = difflib.get_close_matches(str(name), [str(k) for k in known], n=1)

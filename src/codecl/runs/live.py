@@ -45,8 +45,8 @@ class LiveDisplay:
             if event.task + 1 == pace.tasks:
                 self._progress.update(row, completed=1.0, left="done")
         if not isinstance(event, EpochEvent) and (len(self.paces) == 1 or not isinstance(event, TaskEvent)):
-            label = f"{name} " if name else ""
-            self._progress.console.print(f"{label}{pace.describe(event)}", markup=False, highlight=False)
+            line = f"{name} {pace.describe(event)}" if name else pace.describe(event)
+            self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         self._progress.stop()
