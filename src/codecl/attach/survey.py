@@ -17,7 +17,7 @@ from codecl.attach.heads import TaskHeads, find_task_heads
 from codecl.attach.weight import ProtectedWeight
 from codecl.layers.base import LayerKind, kind_of, supported_types
 from codecl.layers.norms import is_norm
-from codecl.text import unknown_name
+from codecl.text import table, unknown_name
 
 Policy = Literal["freeze", "per-task", "free"]
 _POLICY_NOTES: dict[Policy, str] = {
@@ -81,16 +81,11 @@ class LayerTable:
             )
 
     def __str__(self) -> str:
-        head = ("weight", "layer", "shape", "role", "note")
         lines = [
             (r.name, r.module_type, "×".join(map(str, r.shape)) or "scalar", r.role, r.note + self._unseen(r.name))
             for r in self.rows
         ]
-        widths = [max(len(line[i]) for line in (head, *lines)) for i in range(5)]
-        text = [
-            "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in (head, *lines)
-        ]
-        return "\n".join([text[0], "  ".join("-" * w for w in widths), *text[1:]])
+        return table(("weight", "layer", "shape", "role", "note"), lines, right=[False] * 5)
 
     def _unseen(self, name: str) -> str:
         captured = any(weight.rows_seen for weight in self.protected.values())
