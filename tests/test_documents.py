@@ -32,6 +32,8 @@ from codecl.runs.run import run
 from codecl.runs.run_many import Children
 from codecl.runs.rundir import RunDirectory
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts]

@@ -8,6 +8,8 @@ import pytest
 
 from codecl import CodeCL, Method
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 

@@ -9,6 +9,8 @@ from codecl.runs.recipe import make_recipe
 from codecl.runs.run import make_trainer
 from codecl.training import metrics
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def stream():

@@ -20,6 +20,8 @@ from codecl.benchmarks.data import pickles
 from codecl.benchmarks.data.images import DamagedData
 from codecl.benchmarks.data.pickles import array_of, load_table
 
+pytestmark = pytest.mark.slow
+
 FILE = Path("a.pkl")
 PROTOCOLS = range(6)
 keys = st.text() | st.binary(max_size=9) | st.integers(-9, 9)

@@ -12,6 +12,8 @@ import torch
 from codecl import check_method
 from codecl.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 

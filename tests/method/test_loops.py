@@ -13,6 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from codecl import GPM, CodeCL, Method
 from tests.layers.cases import normal, redrawn
 
+pytestmark = pytest.mark.slow
+
 
 class Net(nn.Module):
     """A convolution, attention over its positions, a layer that is used twice, and a head."""

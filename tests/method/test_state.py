@@ -13,6 +13,8 @@ from codecl.method.state import ForeignState
 from codecl.networks import MLP
 from tests.methods.cases import assert_same, learn, mlp, outputs_of, task_data
 
+pytestmark = pytest.mark.slow
+
 TASKS = [task_data(0), task_data(1), task_data(2)]
 X = torch.randn(5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
 SETTINGS = {"aperture": 3.0, "free_dims": 3, "overlap": 0.0}

@@ -21,6 +21,8 @@ from codecl import AGEM, API, CUBER, DFGP, ER, EWC, GPM, HAT, OWM, SGP, TRGP, TR
 from codecl.layers import LayerKind, register
 from tests.layers.cases import normal, redrawn
 
+pytestmark = pytest.mark.slow
+
 Call = Callable[[nn.Module, Tensor], Tensor]
 
 

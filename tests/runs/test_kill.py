@@ -14,6 +14,8 @@ import torch
 from codecl.training import checkpoint
 from tests.runs.running import epochs_of, launching, log_of, result_of
 
+pytestmark = pytest.mark.slow
+
 RECIPE = ("--method", "code-cl", "--tasks", "3", "--epochs", "3", "--set", "overlap=0.0", "--set", "batch_size=60")
 TINY = ("--method", "code-cl", "--tasks", "2", "--epochs", "2", "--set", "overlap=0.0", "--set", "batch_size=400")
 

@@ -14,6 +14,8 @@ from codecl.runs.recipe import make_recipe
 from codecl.runs.run import refuse_impossible
 from tests.runs.running import codecl, contents, log_of, make_result, result_of
 
+pytestmark = pytest.mark.slow
+
 PLUGIN = """
 from codecl import Method
 

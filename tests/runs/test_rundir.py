@@ -20,6 +20,8 @@ from codecl.runs.rundir import RunDirectory
 from codecl.training import checkpoint, metrics
 from tests.runs.running import codecl, contents, epochs_of, log_of, result_of
 
+pytestmark = pytest.mark.slow
+
 RECIPE = make_recipe({"method": "code-cl", "tasks": 3}, {"overlap": 0.0, "batch_size": 200}, epochs=3)
 
 

@@ -11,6 +11,8 @@ from codecl.runs.recipe import make_recipe
 from codecl.runs.sweep import cell_name, parse_variations, split_values, variation_tables
 from tests.runs.running import codecl, contents, log_of, make_result, result_of
 
+pytestmark = pytest.mark.slow
+
 PLUGIN = """
 from codecl import Method
 

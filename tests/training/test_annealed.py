@@ -16,6 +16,8 @@ from codecl.training.engine import Trainer
 from codecl.training.plan import Plan
 from codecl.training.schedule import AnnealedRule
 
+pytestmark = pytest.mark.slow
+
 PLAN = Plan(
     epochs=2, batch_size=16, lr=0.05, rule="annealed", momentum=0.9, nesterov=True, weight_decay=0.01,
     evaluation_batch=24,

@@ -6,6 +6,8 @@ import torch
 from codecl import CodeCL, Method
 from codecl.training.check import CHECKS, check_method
 
+pytestmark = pytest.mark.slow
+
 METHODS = {
     "finetune": Method,
     "code-cl": lambda model: CodeCL(model, aperture=20.0, free_dims=4, overlap=0.05),
