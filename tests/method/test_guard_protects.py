@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from codecl import AGEM, DFGP, ER, EWC, HAT, CodeCL
+from codecl import AGEM, DFGP, ER, EWC, HAT, CodeCL, UnsafeOptimizer
 from tests.method.optimizers import TRAININGS, Training, plain, sgd
 from tests.methods.cases import drift, inputs, loss_on, mlp, outputs_of, task_data
 
@@ -78,19 +78,17 @@ def test_projecting_the_gradient_alone_would_not_protect(name):
     assert moved > 1e-3
 
 
-def test_unguarded_training_warns_and_moves_old_outputs():
-    model = mlp()
+def test_weights_that_are_changed_by_hand_are_warned_of():
+    model, one = mlp(), task_data(0, **FIRST)
     method = CodeCL(model, heads=["head"], aperture=1e8, free_dims=0)
-    one, two = task_data(0, **FIRST), task_data(1)
     method.begin_task("one", one)
     plain(model, one, sgd()(model), 5)
     method.end_task(one)  # nothing to protect yet, nothing to warn of
-    before = outputs_of(method, "one", inputs(one))
-    method.begin_task("two", two)
-    plain(model, two, torch.optim.Adam(model.parameters(), lr=0.01), 10)
+    method.begin_task("two", one)
+    with torch.no_grad():
+        model.first.weight.mul_(0.9)
     with pytest.warns(UserWarning, match=r"task 'two' was trained by an optimizer that is not guarded.*method\.guard"):
-        method.end_task(two)
-    assert drift(outputs_of(method, "one", inputs(one)), before) > 1e-3
+        method.end_task(one)
 
 
 @pytest.mark.parametrize("make", [EWC, HAT, AGEM, ER, DFGP], ids=lambda make: make.name)
@@ -100,6 +98,10 @@ def test_a_method_that_takes_part_in_steps_warns_from_the_first_task_on(make):
     for task in range(2):
         data = task_data(task)
         method.begin_task(task, data)
+        if task and make.protects:
+            with pytest.raises(UnsafeOptimizer, match="is not guarded"):
+                plain(model, data, sgd()(model), 1)
+            return
         plain(model, data, sgd()(model), 1)
         with pytest.warns(UserWarning, match=f"task {task} was .* not guarded: {make.name} took no part in its steps"):
             method.end_task(data)
@@ -112,16 +114,3 @@ def test_a_task_that_trains_nothing_does_not_warn():
         method.begin_task(task, one)
         method.end_task(one)
     assert method.tasks == [0, 1, 2]
-
-
-def test_a_guarded_but_unused_optimizer_does_not_silence_the_warning():
-    model, one, two = mlp(), task_data(0), task_data(1)
-    method = CodeCL(model, heads=["head"], free_dims=0)
-    method.guard(guarded := sgd()(model))
-    method.begin_task(0, one)
-    plain(model, one, guarded, 2)
-    method.end_task(one)
-    method.begin_task(1, two)
-    plain(model, two, sgd()(model), 2)
-    with pytest.warns(UserWarning, match="not guarded"):
-        method.end_task(two)

@@ -179,7 +179,8 @@ def test_an_open_task_goes_on_from_a_saved_state():
                 method.begin_task(0)
             elif interrupted:
                 state, model = method.state_dict(), method.model
-                train(model, [batch], torch.optim.SGD(model.parameters(), lr=0.0), epochs=1)  # the state keeps still
+                method.guard(still := torch.optim.SGD(model.parameters(), lr=0.0))
+                train(model, [batch], still, epochs=1)  # the state that was taken does not change
                 fresh = mlp(seed=5)
                 fresh.load_state_dict(model.state_dict())
                 method = OWM(fresh, heads=["head"])

@@ -68,15 +68,16 @@ class Guard:
         if project not in (None, "gradient", "update", "both"):
             raise ValueError(f"project must be 'gradient', 'update' or 'both'; got {project!r}.")
         self.optimizer, self.project, self.learner = optimizer, project, learner
-        self.weights = {w.parameter: w for w in weights.values() if _group_of(optimizer, w.parameter) is not None}
+        self.weights: dict[nn.Parameter, ProtectedWeight] = {}
         self.extras: dict[nn.Parameter, nn.Parameter] = {}
         self.frozen: list[nn.Parameter] = []
         self.steps = 0
         self._before: dict[nn.Parameter, Any] = {}
         self._aside: list[tuple[dict[str, Any], list[nn.Parameter]]] = []
         self._replaced = False
-        for parameter, mode in self._modes().items():
-            self.weights[parameter].projects_gradient = mode != "update"
+        self._protected = weights
+        self._task_extras: Mapping[nn.Parameter, Iterable[nn.Parameter]] = {}
+        self._match()
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -86,10 +87,28 @@ class Guard:
         """Train ``extras``, each in the group of the weight it belongs to, and no earlier ones; never ``frozen``."""
         self._rejoin()
         self._drop(self.extras)
-        self.extras = {new: host for host, several in extras.items() for new in several if host in self.weights}
+        self.extras, self._task_extras = {}, extras
         self.frozen, self.steps = frozen, 0
-        for new, host in self.extras.items():
-            _append(_group_of(self.optimizer, host), new, host, "extra")
+        self._add_extras(self.weights)
+
+    def _add_extras(self, hosts: Iterable[nn.Parameter]) -> None:
+        for host in hosts:
+            for new in self._task_extras.get(host, ()):
+                self.extras[new] = host
+                _append(_group_of(self.optimizer, host), new, host, "extra")
+
+    def _match(self) -> None:
+        """Guard the protected weights that the optimizer has now: a group may have joined since the last step."""
+        check_not_replaced(self._protected)
+        inside = {parameter for group in self.optimizer.param_groups for parameter in group["params"]}
+        new = {w.parameter: w for w in self._protected.values() if w.parameter in inside.difference(self.weights)}
+        if not new:
+            return
+        self.weights |= new
+        for parameter, mode in self._modes().items():
+            if parameter in new:
+                new[parameter].projects_gradient = mode != "update"
+        self._add_extras(new)
 
     def adopt(self, new: Iterable[nn.Parameter], hosts: Sequence[nn.Parameter]) -> None:
         """Train parameters that the model gained (a new head), in the group of the last of ``hosts`` that trains."""
@@ -158,6 +177,7 @@ class Guard:
 
     def _make_ready(self) -> None:
         self._rejoin()
+        self._match()
         if self._replaced and any(w.projection is not None for w in self.weights.values()):
             raise UnsafeOptimizer(
                 "this optimizer was replaced: method.guard() was called later with another one for the same weights. "
@@ -226,6 +246,15 @@ class _Done:
                 "where closure() calls zero_grad() and backward() and returns the loss."
             )
         self.called = True
+
+
+def check_not_replaced(weights: Mapping[str, ProtectedWeight]) -> None:
+    """Refuse a model whose parameters are other objects than those that the method attached to."""
+    if replaced := [name for name, w in weights.items() if any(use.value is not w.parameter for use in w.uses)]:
+        raise RuntimeError(
+            f"the parameters of the model were replaced after the method was attached, '{replaced[0]}' for one: "
+            "nothing protects the new ones. Load states without assign=True, or detach the method and attach a new one."
+        )
 
 
 def _group_of(optimizer: optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any] | None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from torch import nn, optim
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from codecl.attach import ProtectedWeight
-from codecl.method.guard import Guard, Learner, Project
+from codecl.method.guard import Guard, Learner, Project, UnsafeOptimizer
 
 Extras = Mapping[nn.Parameter, Iterable[nn.Parameter]]
 
@@ -23,6 +26,7 @@ class Guards:
         self._in_force: list[Guard] = []
         self._versions: dict[nn.Parameter, int] = {}
         self._replaced: weakref.WeakSet[Guard] = weakref.WeakSet()  # they live as long as their optimizers
+        self._refuses = _refuse_unguarded(self)
 
     def add(self, optimizer: optim.Optimizer, project: Project | None) -> Guard:
         """Guard ``optimizer``; one that trained the same weights before is replaced."""
@@ -36,6 +40,18 @@ class Guards:
             self._replaced.add(earlier)
         self._in_force.append(guard)
         return guard
+
+    def check_guarded(self, optimizer: optim.Optimizer) -> None:
+        """Refuse a step of an optimizer that trains what is protected and was not guarded."""
+        if any(guard.optimizer is optimizer for guard in (*self._in_force, *self._replaced)):
+            return
+        inside = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+        unguarded = [w.name for w in self._weights.values() if w.projection is not None and w.parameter in inside]
+        if unguarded:
+            raise UnsafeOptimizer(
+                f"this {type(optimizer).__name__} trains '{unguarded[0]}', which is protected, and is not guarded: its "
+                "step could move old outputs. Call method.guard(optimizer) for every optimizer."
+            )
 
     @property
     def stepped(self) -> bool:
@@ -82,3 +98,17 @@ class Guards:
         for guard in (*self._in_force, *self._replaced):
             guard.release()
         self._in_force, self._replaced = [], weakref.WeakSet()
+        self._refuses.remove()
+
+
+def _refuse_unguarded(guards: Guards) -> RemovableHandle:
+    """Look at every optimizer of the process before it steps, as long as ``guards`` lives."""
+    alive = weakref.ref(guards)
+
+    def check(optimizer: optim.Optimizer, *_: Any) -> None:
+        if (found := alive()) is not None:
+            found.check_guarded(optimizer)
+
+    handle = register_optimizer_step_pre_hook(check)
+    weakref.finalize(guards, handle.remove)
+    return handle

@@ -121,7 +121,7 @@ class Method:
         acts = any(getattr(type(self), hook) is not getattr(Method, hook) for hook in STEP_HOOKS)
         self._guards = Guards(self.weights, self, model if acts else None)
         self._attached = True
-        self._take_back = attach(model, self.weights)
+        self._take_back = self._attach()
 
     # Readings.
 
@@ -467,7 +467,24 @@ class Method:
             try:
                 yield
             finally:
-                self._take_back = attach(self.model, self.weights)
+                self._take_back = self._attach()
+
+    def _attach(self) -> Callable[[], None]:
+        """Attach to the model; ``model.zero_grad()`` clears the gradients of what a task adds, too."""
+        take_back, zero_grad = attach(self.model, self.weights), self.model.zero_grad
+
+        def zero_all(set_to_none: bool = True) -> None:
+            zero_grad(set_to_none)
+            for parameter in self.parameters():
+                parameter.grad = None if set_to_none or parameter.grad is None else torch.zeros_like(parameter.grad)
+
+        self.model.zero_grad = zero_all  # type: ignore[method-assign]
+
+        def undo() -> None:
+            take_back()
+            vars(self.model).pop("zero_grad", None)
+
+        return undo
 
     def _check_attached(self) -> None:
         if not self._attached:
