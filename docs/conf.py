@@ -14,7 +14,7 @@ author = "The codecl authors"
 project_copyright = author
 version = release = codecl.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
 extensions += ["sphinx.ext.mathjax", "sphinx.ext.viewcode", "command_line"]
 exclude_patterns = ["_build"]
 nitpicky = True
@@ -38,8 +38,8 @@ python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
 
 nitpick_ignore_regex = [
-    ("py:class", r"(torch|collections|typing|pathlib)\..*"),  # types of others: nothing is fetched to link to them
-    ("py:class", r"codecl\.attach\.(heads\.TaskHeads|projection\.(LowRank|Dense))"),  # not public, in what is
+    ("py:class", r"(torch|collections|contextlib|typing|pathlib)\..*"),  # types of others: nothing is fetched to link to them
+    ("py:class", r"codecl\.(attach\.(heads\.TaskHeads|projection\.(LowRank|Dense))|training\.schedule\.Rule)"),  # not public, in what is
     ("py:class", r"dict\[str"),  # half of an alias that Sphinx takes apart
 ]
 

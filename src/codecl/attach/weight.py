@@ -35,7 +35,7 @@ class ProtectedWeight:
     rows_seen: int = field(default=0, init=False)
     """How many rows have been captured so far; none means that no call of its modules was seen."""
     calls: int = field(default=0, init=False)
-    """How many calls of its modules are under way: outside of one, nothing may use the parameter."""
+    """How many calls of its modules are under way. Outside of one, nothing may use the parameter."""
 
     @property
     def kind(self) -> LayerKind:

@@ -55,7 +55,7 @@ class LayerKind:
     """
 
     indexed: ClassVar[bool] = False
-    """Whether inputs are indices of rows of the weight, as in an embedding: elsewhere it would act transposed."""
+    """Whether inputs are indices of rows of the weight, as in an embedding. Elsewhere it would act transposed."""
 
     def __init__(self, module: nn.Module, name: str = "weight", module_name: str = "") -> None:
         self.module, self.name, self.module_name = module, name, module_name

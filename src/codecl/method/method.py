@@ -91,7 +91,7 @@ class Method:
     penalty_in_validation: bool = False
     """Whether early stopping sees the loss with the penalty."""
     decode: Callable[[int, Tensor], Tensor] | None = None
-    """Set by a trainer: inputs of the task at a position, from what its stream stores and batches have as ``raw``."""
+    """Inputs of the task at a position, from what its stream stores and batches have as ``raw``. A trainer sets it."""
 
     def __init__(
         self,
