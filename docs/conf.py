@@ -38,9 +38,12 @@ python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
 
 nitpick_ignore_regex = [
-    ("py:class", r"(torch|collections|contextlib|typing|pathlib)\..*"),  # types of others: nothing is fetched to link to them
-    ("py:class", r"codecl\.(attach\.(heads\.TaskHeads|projection\.(LowRank|Dense))|training\.schedule\.Rule)"),  # not public, in what is
-    ("py:class", r"dict\[str"),  # half of an alias that Sphinx takes apart
+    # Types of others: nothing is fetched to link to them.
+    ("py:class", r"(torch|collections|contextlib|typing|pathlib)\..*"),
+    # Not public, in what is.
+    ("py:class", r"codecl\.(attach\.(heads\.TaskHeads|projection\.(LowRank|Dense))|training\.schedule\.Rule)"),
+    # Half of an alias that Sphinx takes apart.
+    ("py:class", r"dict\[str"),
 ]
 
 # Documents outside of docs/ that are pages here as well, each or a section of it.
