@@ -90,8 +90,9 @@ def step(method: Method, draw: Draw | None = None) -> Callable[[], object]:
 
 def _rank(method: Method) -> str:
     """How many directions of the input of the last hidden layer are protected, and of how many."""
-    *_, weight = method.weights.values()
-    return f"{0 if weight.projection is None else weight.projection.rank} of {weight.shape[2]}"
+    *_, weight = method.memory_summary().values()
+    d = weight["shape"][2]
+    return f"{round(weight.get('rank', d))} of {d}"  # OWM keeps a square matrix
 
 
 def images(count: int, seed: int) -> Batch:

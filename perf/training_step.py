@@ -99,11 +99,11 @@ def in_second_task(method: CodeCL, rank: int | None) -> CodeCL:
         convolution = weight.parameter.ndim > 2
         k = d if convolution or rank is None else min(rank, d)
         stack = [_random_conceptor(d, k, generator) for _ in range(g)]
-        state["memory"][name] = [C.factor for C in stack]
+        state["memory"]["factors"][name] = [C.factor for C in stack]
         if (convolution or rank is None) and d > K:
             U = torch.stack([C.top(K) for C in stack]).to(weight.parameter.dtype)
             freed[name] = {"U": U, "M": torch.zeros(g, K, K), "replace": False, "hold": False}
-    state |= {"tasks": [0, 1], "open": True, "own": [{}], "changes": [{}, freed]}
+    state |= {"tasks": [0, 1], "learning": True, "per_task": [{}], "effective": [{}, freed]}
     method.load_state_dict(state)
     return method
 

@@ -23,7 +23,7 @@ def measure(repeat: int) -> list[dict[str, object]]:
     for name in NAMES:
         method = METHODS[name](network())
         between[name] = _learn(method)
-        ranks[name] = [weight.projection.rank for weight in method.weights.values() if weight.projection is not None]
+        ranks[name] = [round(weight["rank"]) for weight in method.memory_summary().values()]
         cases[name] = step(method, rows)
     epoch = EPOCH * statistics.median(cpu_seconds(cases["plain SGD"]) for _ in range(5))
     seconds = in_turn(cases, repeat)
