@@ -1,6 +1,5 @@
 """Annealed training in the loop: every method, every group of the optimizer, and the whole of SGD."""
 
-import copy
 import itertools
 import math
 from dataclasses import replace
@@ -15,6 +14,7 @@ from codecl.training.check import network, small_stream
 from codecl.training.engine import Trainer
 from codecl.training.plan import Plan
 from codecl.training.schedule import AnnealedRule
+from tests.training.storage import Interrupted, Storage
 
 pytestmark = pytest.mark.slow
 
@@ -24,33 +24,6 @@ PLAN = Plan(
 )  # fmt: skip
 STEPS = 2 * 3  # 48 inputs in batches of 16
 RATES = [AnnealedRule(0.05, 0.2).rate(k, STEPS) for k in range(STEPS)]
-
-
-class Stopped(Exception):
-    pass
-
-
-class Store:
-    """Keeps copies, and stops the run after so many writes."""
-
-    def __init__(self, writes):
-        self.writes, self.task, self.epoch = writes, None, None
-
-    def save_task(self, task, tree):
-        self.task, self.epoch = copy.deepcopy(tree), None
-        self.count()
-
-    def save_epoch(self, task, epoch, tree):
-        self.epoch = copy.deepcopy(tree)
-        self.count()
-
-    def latest(self):
-        return None if self.task is None else copy.deepcopy((self.task, self.epoch))
-
-    def count(self):
-        self.writes -= 1
-        if self.writes == 0:
-            raise Stopped
 
 
 def train(make=Method, plan=PLAN, store=None, observers=()):
@@ -92,11 +65,11 @@ def test_every_method_goes_through_the_rates_and_resumes_exactly(name):
     assert [e["lr"] for e in epochs] == [rates[per_epoch - 1], rates[-1]] * (1 if make.joint else 2)
     assert all(math.isfinite(e["loss"]) and math.isfinite(e["validation_loss"]) for e in epochs)
     for writes in itertools.count(1):
-        store = Store(writes)
+        store = Storage(writes)
         try:
             train(make, store=store)
             break
-        except Stopped:
+        except Interrupted:
             resumed = train(make, store=store)
         assert resumed.progress.accuracy == whole.progress.accuracy, writes
         for key, value in whole.model.state_dict().items():

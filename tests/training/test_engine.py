@@ -1,6 +1,5 @@
 """The loop against a literal one: plain Python, one thing after the other."""
 
-import copy
 import itertools
 import math
 import random
@@ -21,6 +20,7 @@ from codecl.training.engine import Trainer
 from codecl.training.plan import Plan
 from codecl.training.schedule import Diverged
 from codecl.training.stream import Stream, Task, Tensors, as_part
+from tests.training.storage import Interrupted, Storage
 
 PLAN = Plan(epochs=7, batch_size=8, lr=0.3, patience=1, factor=2.0, min_lr=0.1, evaluation_batch=7, seed=3)
 
@@ -422,33 +422,6 @@ def test_validation_measures_what_is_trained(own):
 
 
 # Going on.
-
-
-class Interrupted(Exception):
-    pass
-
-
-class Storage:
-    """Keeps the newest of both kinds, as copies, and interrupts after so many writes."""
-
-    def __init__(self, writes):
-        self.writes, self.task, self.epoch = writes, None, None
-
-    def save_task(self, task, tree):
-        self.task, self.epoch = copy.deepcopy(tree), None
-        self.count()
-
-    def save_epoch(self, task, epoch, tree):
-        self.epoch = copy.deepcopy(tree)
-        self.count()
-
-    def latest(self):
-        return None if self.task is None else copy.deepcopy((self.task, self.epoch))
-
-    def count(self):
-        self.writes -= 1
-        if self.writes == 0:
-            raise Interrupted
 
 
 @pytest.mark.parametrize("rule", ["loss", "accuracy", "annealed"])
