@@ -26,7 +26,7 @@ class Guards:
         self._in_force: list[Guard] = []
         self._versions: dict[nn.Parameter, int] = {}
         self._replaced: weakref.WeakSet[Guard] = weakref.WeakSet()  # they live as long as their optimizers
-        self._refuses = _refuse_unguarded(self)
+        _look_at_every_step(self)
 
     def add(self, optimizer: optim.Optimizer, project: Project | None) -> Guard:
         """Guard ``optimizer``; one that trained the same weights before is replaced."""
@@ -98,17 +98,27 @@ class Guards:
         for guard in (*self._in_force, *self._replaced):
             guard.release()
         self._in_force, self._replaced = [], weakref.WeakSet()
-        self._refuses.remove()
+        _ALIVE.discard(self)
 
 
-def _refuse_unguarded(guards: Guards) -> RemovableHandle:
-    """Look at every optimizer of the process before it steps, as long as ``guards`` lives."""
-    alive = weakref.ref(guards)
+_ALIVE: weakref.WeakSet[Guards] = weakref.WeakSet()
+"""The guards of all attached methods."""
 
-    def check(optimizer: optim.Optimizer, *_: Any) -> None:
-        if (found := alive()) is not None:
-            found.check_guarded(optimizer)
 
-    handle = register_optimizer_step_pre_hook(check)
-    weakref.finalize(guards, handle.remove)
-    return handle
+def _look_at_every_step(guards: Guards) -> None:
+    """Let ``guards`` see every optimizer of the process before it steps, as long as they live.
+
+    One hook serves all and is never removed: torch iterates over its hooks while a collected method would remove its
+    own.
+    """
+    if not _HOOKS:
+        _HOOKS.append(register_optimizer_step_pre_hook(_check_all))
+    _ALIVE.add(guards)
+
+
+_HOOKS: list[RemovableHandle] = []
+
+
+def _check_all(optimizer: optim.Optimizer, *_: Any) -> None:
+    for guards in list(_ALIVE):
+        guards.check_guarded(optimizer)
