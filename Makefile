@@ -16,7 +16,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := src tests examples perf
 
-.PHONY: help setup demo test quick docs reproduction bench lint format clean
+.PHONY: help setup demo test quick docs build reproduction bench lint format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## compare fine-tuning, GPM and CODE-CL on the embedded benchmark
-	@$(BIN)/codecl compare --methods finetune,gpm,code-cl --jobs 2 --out runs/demo $(ARGS)
+	@$(BIN)/codecl compare --methods finetune,gpm,code-cl --jobs 2 --out runs/demo --report $(ARGS)
 
 # One thread for each worker: several workers with a thread for every core each are slower than one.
 test: $(STAMP) ## run the tests (WORKERS=2, ARGS=...)
@@ -53,6 +53,9 @@ quick: $(STAMP) ## run the tests that take little time
 # Warnings are errors, and nothing is fetched. Always anew (-E): pages come from code as well.
 docs: $(STAMP) ## build the documentation: docs/_build/html/index.html
 	@$(BIN)/python -m sphinx -E -q -W --keep-going -d docs/_build/doctrees docs docs/_build/html
+
+build: $(STAMP) ## build the wheel and the source archive into dist/
+	@$(BIN)/python -m build --no-isolation --outdir dist
 
 reproduction: $(STAMP) ## write REPRODUCTION.md and results/report from the records in results/
 	@$(BIN)/python -m codecl.report.reproduction results REPRODUCTION.md

@@ -1,4 +1,4 @@
-"""How the documentation is built: ``make docs``. It needs no network; only a reader's browser fetches MathJax."""
+"""How the documentation is built: ``make docs``. Neither that nor reading it needs a network."""
 
 import re
 import sys
@@ -15,10 +15,11 @@ project_copyright = author
 version = release = codecl.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
-extensions += ["sphinx.ext.mathjax", "sphinx.ext.viewcode", "command_line"]
+extensions += ["sphinx.ext.viewcode", "command_line", "mathml"]
 exclude_patterns = ["_build"]
 nitpicky = True
 
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"codecl {release}"
 html_static_path = ["_static"]
@@ -28,6 +29,7 @@ html_show_sphinx = False
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
+myst_update_mathjax = False
 
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_inherit_docstrings = False  # a method's page says what is its own; the rest stands with its base class
@@ -39,9 +41,14 @@ python_use_unqualified_type_names = True
 
 nitpick_ignore_regex = [
     # Types of others: nothing is fetched to link to them.
-    ("py:class", r"(torch|collections|contextlib|typing|pathlib)\..*"),
+    ("py:class", r"(torch|collections|contextlib|typing|pathlib|os)\..*"),
     # Not public, in what is.
     ("py:class", r"codecl\.(attach\.(heads\.TaskHeads|projection\.(LowRank|Dense))|training\.schedule\.Rule)"),
+    (
+        "py:class",
+        r"codecl\.(attach\.probe\.Probe|method\.(promise\.Promise|inference\.Prediction)|runs\.export\.Loaded|"
+        r"training\.augment\.Augmentation)",
+    ),
     # Half of an alias that Sphinx takes apart.
     ("py:class", r"dict\[str"),
 ]
@@ -57,7 +64,7 @@ PAGES = {
 
 
 def lead_to_pages(app, name, source):
-    """A link that leaves ``docs`` for a document which is a page here leads to the page."""
+    """A link that leaves ``docs`` for a document or a source file that is a page here leads to the page."""
     up = "../" * (name.count("/") + 1)
 
     def page(link):
@@ -65,6 +72,8 @@ def lead_to_pages(app, name, source):
         return f"]({up[3:]}{target})" if target else link[0]
 
     source[0] = re.sub(rf"\]\({re.escape(up)}([^)]*)\)", page, source[0])
+    module = rf'<a href="{up[3:]}_modules/codecl/\2.html"><code>\1</code></a>'
+    source[0] = re.sub(rf"\[`?([^]`]*)`?\]\({re.escape(up)}src/codecl/([\w/]+)\.py\)", module, source[0])
 
 
 def setup(app):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from perf import between_tasks, loader, methods, training_step, wide
+from codecl.allocator import keep_freed_memory
+from perf import between_tasks, ddp, epoch, loader, methods, published, switch, training_step, wide
 
 OUT = Path(__file__).parent / "out"
 
@@ -19,7 +20,7 @@ def main() -> None:
         "parts",
         nargs="*",
         metavar="PART",
-        help="step, methods, vit, wide, loader, between, tasks, width; all if none is named",
+        help="step, epoch, methods, vit, wide, ddp, loader, between, published, switch, tasks, width; all by default",
     )
     parser.add_argument("--repeat", type=int, default=20, help="rounds of the training step (default 20)")
     parser.add_argument("--largest", type=int, default=8192, help="the largest width d (default 8192)")
@@ -28,6 +29,10 @@ def main() -> None:
         "step": (
             f"A training step over plain SGD, batch 64, {torch.get_num_threads()} threads",
             lambda: training_step.measure(options.repeat),
+        ),
+        "epoch": (
+            "AlexNet: an epoch of a task of Split CIFAR-100, CPU seconds on one thread",
+            lambda: epoch.measure(max(1, options.repeat // 5)),
         ),
         "methods": (
             f"AlexNet in its fifth task: a step over plain SGD, batch 64, {torch.get_num_threads()} threads",
@@ -41,10 +46,22 @@ def main() -> None:
             "Two Linear layers of width 4096 in their fifth task, batch 64",
             lambda: wide.measure(options.repeat),
         ),
+        "ddp": (
+            "AlexNet on several processes: a step over plain SGD, 32 inputs a process, one thread each",
+            lambda: ddp.measure(options.repeat),
+        ),
         "loader": ("A batch of images", lambda: loader.measure(options.repeat)),
         "between": (
-            "AlexNet: the work between two tasks over the dense formulas, CPU seconds on one thread",
+            "AlexNet: the work between two tasks, 125 inputs, CPU seconds on one thread",
             between_tasks.measure_alexnet,
+        ),
+        "published": (
+            "AlexNet: the published implementation's way of computing CODE-CL, CPU seconds on one thread",
+            lambda: published.measure(options.repeat),
+        ),
+        "switch": (
+            "A small network: showing a task, CPU milliseconds on one thread",
+            lambda: switch.measure(options.repeat),
         ),
         "tasks": ("AlexNet: growth with the number of tasks, CPU seconds on one thread", between_tasks.measure_tasks),
         "width": (
@@ -54,6 +71,7 @@ def main() -> None:
     }
     if unknown := set(options.parts) - known.keys():
         parser.error(f"unknown part {sorted(unknown)}; the parts are {', '.join(known)}")
+    keep_freed_memory()  # as ``codecl run`` does
     OUT.mkdir(exist_ok=True)
     for name in options.parts or known:
         title, measure = known[name]

@@ -2,20 +2,26 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 
 
-def in_turn(cases: Mapping[str, Callable[[], object]], repeat: int, warm_up: int = 3) -> dict[str, list[float]]:
+def in_turn(
+    cases: Mapping[str, Callable[[], object]],
+    repeat: int,
+    warm_up: int = 3,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
     """Seconds of each case in each round; within a round the cases run one after the other."""
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for round_ in range(warm_up + repeat):
         for name, run in cases.items():
-            begin = time.perf_counter()
+            begin = clock()
             run()
             if round_ >= warm_up:
-                seconds[name].append(time.perf_counter() - begin)
+                seconds[name].append(clock() - begin)
     return seconds
 
 
@@ -26,11 +32,17 @@ def ratio(seconds: Mapping[str, list[float]], name: str, base: str) -> float:
 
 def cpu_seconds(run: Callable[[], object]) -> float:
     """The CPU time of long work on one thread, which does not depend on what else the machine is doing."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         begin = time.process_time()
         run()
         return time.process_time() - begin
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
     finally:
         torch.set_num_threads(threads)

@@ -15,6 +15,7 @@ ORDER = (
     "attach",
     "method",
     "methods",
+    "integrations",
     "networks",
     "training",
     "benchmarks",

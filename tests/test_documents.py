@@ -7,6 +7,7 @@ Every block is of a known kind, and each kind is tried:
     console    runs in a temporary directory: commands of codecl on the embedded benchmark under a tiny budget, on
                others as far as the complete recipe; targets of make, extras of pip and files of python are there
     toml, json parse
+    bash       has no fault of syntax
     {name}     is a directive, which ``make docs`` runs
 """
 
@@ -15,7 +16,9 @@ import json
 import math
 import re
 import shlex
+import subprocess
 import tomllib
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +34,7 @@ from codecl.layers import base as kinds
 from codecl.runs.run import run
 from codecl.runs.run_many import Children
 from codecl.runs.rundir import RunDirectory
+from tests.integrations import torchvision_operators
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +43,8 @@ DOCS = ROOT / "docs"
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 CHAINED = ("docs/tutorial.md", "docs/algebra.md", "docs/howto/add-a-benchmark.md")
+NEEDS = {"docs/integrations/avalanche.md": "avalanche", "docs/integrations/timm.md": "timm"}
+"""Pages with a package that the dev extra leaves out."""
 DIRECTIVES = {"{toctree}", "{include}", "{command}", "{eval-rst}"}
 LAST_DIGITS = 15
 """How many units of its last digit a printed number may be away, where training on another machine rounds otherwise."""
@@ -95,6 +101,11 @@ def in_a_directory(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("place", PROGRAMS)
 def test_python_runs_and_prints_what_the_page_says(place, in_a_directory, capsys):
+    if place.startswith("docs/integrations/"):
+        warnings.simplefilter("ignore")  # other trainers have much advice
+    if package := NEEDS.get(place.rpartition(":")[0]):
+        torchvision_operators.declare()
+        pytest.importorskip(package)
     namespace = {"__name__": "document"}
     for block in PROGRAMS[place]:
         exec(compile(block.text, block.place, "exec"), namespace)
@@ -155,18 +166,19 @@ def try_codecl(words, monkeypatch):
     several, extra = words[0] in ("compare", "sweep"), []
     with monkeypatch.context() as patched:
         if several or (words[0] == "run" and options.resume is None):
-            extra = [*BUDGET, *(("--seeds", "0", "--jobs", "1") if several else ())]
+            extra = [*BUDGET, *(("--seeds", "0", "--jobs", "1", "--on", "local") if several else ())]
+            extra += ["--trials", "1"] if getattr(options, "search", ()) else []
             if options.benchmark not in (None, EMBEDDED):
                 extra = [] if several else ["--dry-run"]
                 for module in (compare_command, sweep_command):  # recipes are made, and not run
-                    patched.setattr(module, "run_and_show", lambda options, recipes, out: ({}, []))
+                    patched.setattr(module, "run_and_show", lambda *_: 0)
         extra += ["--no-figures"] if words[0] == "report" else []
         assert main([*words, *extra]) == 0, " ".join(words)
 
 
 def run_here(children, path, threads, on_event):
     """A run of ``compare`` in this process: another one would spend seconds on importing torch."""
-    directory = RunDirectory(path)
+    directory = RunDirectory(path, trust=True)
     run(directory.recipe(), directory, (on_event,), children.root)
     return ""
 
@@ -201,15 +213,19 @@ def try_python(words, _):
 
 
 def test_every_block_is_of_a_known_kind():
-    tried = {"python", "console", "text", "toml", "json", ""} | DIRECTIVES
+    tried = {"python", "console", "text", "toml", "json", "bash", ""} | DIRECTIVES
     for blocks in BLOCKS.values():
         for block, above in zip(blocks, [None, *blocks], strict=False):
             assert block.kind in tried, f"{block.place}: a block of {block.kind!r} is not tried by any test"
             if block.kind == "text":
                 assert above is not None, block.place
                 assert above.kind in ("python", "console"), f"{block.place}: nothing above prints this"
-            if parse := {"toml": tomllib.loads, "json": json.loads}.get(block.kind):
+            if parse := {"toml": tomllib.loads, "json": json.loads, "bash": check_bash}.get(block.kind):
                 parse(block.text)
+
+
+def check_bash(text):
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
 def test_links_between_documents_lead_somewhere():
@@ -259,3 +275,16 @@ def test_every_page_is_in_the_tree():
         for tree in re.findall(r"```\{toctree\}\n(.*?)```", path.read_text(), re.DOTALL):
             listed |= {path.parent / f"{line}.md" for line in tree.splitlines() if line and not line.startswith(":")}
     assert listed == set(PAGES)
+
+
+def test_formulas_are_understood_without_a_network():
+    """Every formula becomes MathML, in which no command of LaTeX is left over."""
+    convert = pytest.importorskip("latex2mathml.converter").convert
+    parser = MarkdownIt().use(pytest.importorskip("mdit_py_plugins.dollarmath").dollarmath_plugin)
+    formulas = []
+    for page in PAGES:
+        for token in parser.parse(page.read_text()):
+            formulas += [inner.content for inner in [token, *(token.children or [])] if inner.type.startswith("math_")]
+    assert len(formulas) > 50
+    for formula in formulas:
+        assert "\\" not in re.sub(r"<[^>]*>", "", convert(formula)), formula

@@ -2,6 +2,8 @@
 
 import importlib.util
 import random
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,22 @@ def test_the_quickstart_prints_both_rows(monkeypatch, capsys):
     for label in ("fine-tuning", "CODE-CL"):
         (row,) = [line for line in printed if line.startswith(label)]
         assert row.count("(") == 2  # beside each last accuracy, the one just after learning
+
+
+def test_unmarked_tasks_are_found_and_inferred(monkeypatch, capsys):
+    quickstart = load("quickstart")
+    monkeypatch.setitem(sys.modules, "quickstart", quickstart)
+    monkeypatch.setattr(quickstart, "TASKS", 3)
+    example = load("unknown_tasks")
+    monkeypatch.setattr(example, "EPOCHS", 4)
+    example.main()
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert "3 tasks found, 3 there were" in first
+    assert len(rows) == 3
+    for row in rows:
+        inferred, right = (float(number) for number in re.findall(r"([\d.]+) %", row))
+        assert inferred >= 99
+        assert right > 85
 
 
 def lost(rows):

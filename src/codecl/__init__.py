@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from codecl.algebra import Conceptor, Moments, Subspace
 from codecl.attach import Projection, UncoveredWeights, UnseenUse
-from codecl.layers import LayerKind, register, register_norm
+from codecl.layers import LayerKind, register, register_matrices, register_norm
+from codecl.method import ProtectionWarning
 from codecl.methods import (
     AGEM,
     API,
@@ -38,11 +39,16 @@ from codecl.networks import MultiHead
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from codecl.runs.export import load
     from codecl.training.check import check_method
 
 
 def __getattr__(name: str) -> Any:
-    """The battery for methods brings the engine with it: it is loaded when it is asked for."""
+    """The battery for methods and trained runs bring the engine with them: they are loaded when they are asked for."""
+    if name == "load":
+        from codecl.runs.export import load
+
+        return load
     if name == "check_method":
         from codecl.training.check import check_method
 
@@ -71,12 +77,15 @@ __all__ = [
     "MultiHead",
     "Multitask",
     "Projection",
+    "ProtectionWarning",
     "Subspace",
     "UncoveredWeights",
     "UnsafeOptimizer",
     "UnseenUse",
     "__version__",
     "check_method",
+    "load",
     "register",
+    "register_matrices",
     "register_norm",
 ]

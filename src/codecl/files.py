@@ -69,7 +69,7 @@ def sync_directory(directory: Path) -> None:
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a file to read its bytes. A directory, pipe, socket or device is refused by ``OSError`` at once."""
-    return os.fdopen(_open_descriptor(path, os.O_RDONLY), "rb")
+    return os.fdopen(open_descriptor(path, os.O_RDONLY), "rb")
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     Raises ``AlreadyLocked`` if another process holds it. The operating system releases the lock when the process ends,
     however it ends. Windows has no such lock: there, nothing is locked.
     """
-    descriptor = _open_descriptor(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0))
+    descriptor = open_descriptor(path, os.O_RDWR | os.O_CREAT)
     try:
         try:
             import fcntl
@@ -95,9 +95,14 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _open_descriptor(path: str | os.PathLike[str], flags: int) -> int:
-    """The descriptor of a regular file. ``O_NONBLOCK``: opening a pipe must not wait for its other end."""
+def open_descriptor(path: str | os.PathLike[str], flags: int) -> int:
+    """The descriptor of a regular file, which is no link if it is to be written.
+
+    ``O_NONBLOCK``: opening a pipe must not wait for its other end.
+    """
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    if flags & (os.O_WRONLY | os.O_RDWR):
+        flags |= getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(path, flags, 0o666)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):

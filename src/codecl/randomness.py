@@ -6,6 +6,8 @@ on how much another has drawn, nor on where a run was stopped and resumed:
     "init"       the first weights, and what a method adds to the network (task)
     "order"      the order of the training examples (task, epoch)
     "dropout"    everything random in the network while it trains (task, epoch)
+    "augment"    crops and flips of training images (task, epoch)
+    "workers"    what a dataset draws in processes that read ahead (task, epoch)
     "sample"     the inputs a method looks at between tasks (task)
     "evaluate"   everything random in evaluation
 

@@ -4,21 +4,53 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+CONTROL = re.compile("[\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
+"""Control characters, and those that turn the direction of writing, but for the end of a line."""
+
+
+MOST_NAMES = 60
+"""Those of all methods and hyperparameters, and not those of a whole network."""
+
 
 def unknown_name(what: str, name: object, known: Iterable[object]) -> str:
-    """The sentence that there is no such name, with the nearest one that exists and the first of those that do.
+    """The sentence that there is no such name, with the nearest one that exists and those that do.
 
     >>> unknown_name("method", "fintune", ["gpm", "finetune"])
     "there is no method 'fintune'. Did you mean 'finetune'? Known: 'gpm', 'finetune'."
     """
     known = list(known)
     near = difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
-    listed = ", ".join(repr(k) for k in known[:12]) + (", …" if len(known) > 12 else "")
+    more = len(known) - MOST_NAMES
+    listed = ", ".join(map(repr, known[:MOST_NAMES])) + f" and {more} more" * (more > 0)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"there is no {what} {name!r}.{hint} Known: {listed or 'none'}."
+
+
+def printable(text: str) -> str:
+    """``text`` without control characters but for the ends of lines: what a name says must not steer a terminal.
+
+    >>> printable("a\\x1b[31mb\\0")
+    'a?[31mb?'
+    """
+    return CONTROL.sub("?", text)
+
+
+def one_line(text: str) -> str:
+    """The same in one line."""
+    return printable(text).replace("\n", "?")
+
+
+def installing(extra: str) -> str:
+    """How to install an extra, from the package or from a checkout.
+
+    >>> installing("report")
+    "pip install 'codecl[report]' (in a checkout: pip install '.[report]')"
+    """
+    return f"pip install 'codecl[{extra}]' (in a checkout: pip install '.[{extra}]')"
 
 
 def duration(seconds: float) -> str:

@@ -52,7 +52,8 @@ def test_sum_of_streams(X, Y, one, other):
     assert_matrix(gram(both), R, atol=noise(X) + noise(Y) + max(noise(X.to(other)), noise(Y.to(one))))
     assert both.count == len(X) + len(Y)
     assert float(both.total) == pytest.approx(float(R.trace()), rel=1e-12)
-    assert both.floor == 8 * max(torch.finfo(one).eps, torch.finfo(other).eps)
+    wide = [torch.promote_types(dtype, torch.float32) for dtype in (one, other)]  # narrow rows count as float32
+    assert both.floor == 8 * max(torch.finfo(dtype).eps for dtype in wide)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -118,3 +119,12 @@ def test_moments_are_a_value():
 def test_moments_cut_the_graph():
     X = normal(generator(1), 2, 4).requires_grad_()
     assert not held(Moments.of(X)).requires_grad
+
+
+@pytest.mark.parametrize("d", [1, 191, 192, 193, 400])
+@pytest.mark.parametrize("n", [2047, 2048, 2049])
+def test_the_gram_matrix_is_whole_and_symmetric_at_the_seams_of_its_pieces(n, d):
+    X = torch.randn(n, d, generator=torch.Generator().manual_seed(0))
+    found = held(Moments.of(X))
+    assert torch.equal(found, found.mT)
+    torch.testing.assert_close(found, X.double().mT @ X.double(), rtol=1e-12, atol=1e-10)

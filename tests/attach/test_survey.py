@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrizations import orthogonal
 
 from codecl import CodeCL, Method, UncoveredWeights
 from codecl.attach import survey
@@ -115,29 +115,33 @@ def test_a_name_covers_what_is_inside_it_and_no_longer_name():
 
 @pytest.mark.parametrize("argument", ["norm", "bias"])
 def test_an_unknown_policy_is_refused(argument):
-    with pytest.raises(ValueError, match=rf"{argument} must be one of 'freeze', 'per-task', 'free'; got 'frozen'"):
+    with pytest.raises(ValueError, match=rf"{argument} must be 'freeze', 'per-task' or 'free'; got 'frozen'"):
         CodeCL(Net(), **{argument: "frozen"})
 
 
-UNCOVERED = {
-    "lstm": nn.LSTM(3, 3),
-    "transposed": nn.ConvTranspose2d(2, 2, 3),
-    "bilinear": nn.Bilinear(2, 2, 2),
-    "prelu": nn.PReLU(),
-}
+class Mixture(nn.Module):
+    """Raw parameters, of which nothing is known."""
+
+    def __init__(self, count: int = 2) -> None:
+        super().__init__()
+        self.parts = nn.ParameterList([torch.ones(2, 2) for _ in range(count)])
 
 
-@pytest.mark.parametrize("layer", UNCOVERED.values(), ids=UNCOVERED)
-def test_a_weight_of_an_unknown_layer_stops_construction(layer):
+UNCOVERED = {"mixture": (Mixture(), "ParameterList"), "prelu": (nn.PReLU(), "PReLU")}
+
+
+@pytest.mark.parametrize(("layer", "holder"), UNCOVERED.values(), ids=UNCOVERED)
+def test_a_weight_of_an_unknown_layer_stops_construction(layer, holder):
     model = nn.ModuleDict({"fc": nn.Linear(3, 3), "other": layer})
     first = next(name for name, _ in layer.named_parameters())
     with pytest.raises(UncoveredWeights) as error:
         CodeCL(model)
     message = str(error.value)
-    assert f"'other.{first}' ({type(layer).__name__}): no layer kind is registered" in message
+    assert f"'other.{first}' ({holder}): no layer kind is registered" in message
     assert f"{len(list(layer.parameters()))} trainable weights would be left unprotected" in message
-    assert "Conv1d, Conv2d, Conv3d, Embedding, Linear, MultiheadAttention" in message
-    for remedy in ("register(", "added=[", "heads=[", f"skip=['other.{first}'", "requires_grad_(False)"):
+    assert "EmbeddingBag, GRU, GRUCell, LSTM, LSTMCell, Linear, MultiheadAttention, RNN" in message
+    remedies = ("register(", "added=[", 'rest="freeze"', "heads=[", f"skip=['other.{first}'", "requires_grad_(False)")
+    for remedy in remedies:
         assert remedy in message
     assert "forward" not in vars(model["fc"])  # nothing was attached
     layer.requires_grad_(False)
@@ -148,7 +152,7 @@ def test_a_weight_of_an_unknown_layer_stops_construction(layer):
 
 def test_a_long_list_of_uncovered_weights_is_cut():
     with pytest.raises(UncoveredWeights, match="… and 14 more"):
-        survey(nn.LSTM(2, 2, num_layers=6))
+        survey(Mixture(24))
 
 
 def test_a_loose_parameter_is_uncovered():
@@ -159,8 +163,8 @@ def test_a_loose_parameter_is_uncovered():
 
 
 def test_a_parametrized_weight_is_uncovered():
-    model = nn.Sequential(weight_norm(nn.Linear(3, 3)), nn.Linear(3, 3))
-    with pytest.raises(UncoveredWeights, match=r"'0.parametrizations.weight.original0'"):
+    model = nn.Sequential(orthogonal(nn.Linear(3, 3)), nn.Linear(3, 3))
+    with pytest.raises(UncoveredWeights, match=r"'0.parametrizations.weight.original'"):
         CodeCL(model)
     assert survey(model, skip=["0"])["1.weight"].role == "protected"
 
@@ -275,11 +279,46 @@ def test_a_tie_between_a_head_and_the_body_is_refused():
 
 
 @pytest.mark.parametrize("order", [False, True])
-def test_a_transposed_tie_is_refused(order):
+def test_a_transposed_tie_has_two_sides(order):
     """An embedding multiplies the other side of the matrix that it shares with an output layer."""
     pair = [nn.Embedding(6, 4), nn.Linear(4, 6)]
-    with pytest.raises(UncoveredWeights, match=r"'one.weight'.*tied between .*, which see it as its transpose"):
-        survey(Tied(*pair[::-1] if order else pair))
+    one, other = survey(Tied(*pair[::-1] if order else pair)).protected.values()
+    assert {one.shape, other.shape} == {(6, 4, 1), (1, 6, 4)}
+    assert one.twins == [other]
+
+
+def test_a_bias_that_a_model_also_holds_itself_is_a_bias():
+    """As in BERT's head for masked words."""
+    model = nn.Sequential(nn.Linear(3, 3))
+    model.bias = model[0].bias
+    assert roles(model) == {"bias": "bias", "0.weight": "protected"}
+
+
+def test_the_rest_is_held_or_kept_per_task_when_asked():
+    model = nn.Sequential(nn.Linear(3, 3), nn.PReLU(), Mixture())
+    x = normal(0, 4, 3, dtype=torch.float32)
+    table = survey(model, rest="freeze")
+    assert [row.name for row in table.of_role("rest")] == ["1.weight", "2.parts.0", "2.parts.1"]
+    assert table["1.weight"].note == (
+        "no layer kind is registered that knows this weight of PReLU; freeze: held after the first task"
+    )
+    model = redrawn(nn.Sequential(nn.Linear(3, 3), nn.PReLU(), nn.Linear(3, 2)), dtype=torch.float32)
+    for rest in ("freeze", "per-task"):
+        method = CodeCL(model, rest=rest, heads=["2"])
+        method.begin_task(0, [x])
+        method.end_task([x])
+        before = model(x).detach()
+        assert model[1].weight.requires_grad == (rest == "per-task")
+        method.begin_task(1, [x])
+        if rest == "per-task":
+            model[1].weight.data += 0.5
+            assert not torch.equal(model(x), before)
+        method.end_task([x])
+        with method.task(0):
+            assert torch.equal(model(x), before)
+        method.detach()
+    with pytest.raises(ValueError, match=r"rest must be 'freeze', 'per-task' or 'free', or None; got 'held'"):
+        CodeCL(model, rest="held")
 
 
 def test_a_tie_between_different_matrices_is_refused():

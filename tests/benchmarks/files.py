@@ -74,7 +74,7 @@ def mat_file(arrays: list[bytes], compressed: bool = True, order: str = "<") -> 
 
 
 def svhn(root: Path, n: int = 5, compressed: bool = True, order: str = "<") -> tuple[np.ndarray, np.ndarray]:
-    x, y = pixels(32, 32, 3, n), np.arange(1, n + 1, dtype=np.uint8)[:, None]
+    x, y = pixels(32, 32, 3, n), (np.arange(n, dtype=np.uint8) % 10 + 1)[:, None]
     y[-1] = 10
     data = mat_file([mat_array("X", x, 9, 2, order), mat_array("y", y, 6, 2, order)], compressed, order)
     for name in ("train", "test"):

@@ -11,9 +11,9 @@ import tarfile
 import pytest
 
 from codecl.benchmarks.data import sources
+from codecl.benchmarks.data.download import unpack
 from codecl.benchmarks.data.images import DamagedData
 from codecl.benchmarks.data.sources import SOURCES, File, find_root
-from codecl.benchmarks.data.unpack import unpack
 from codecl.cli import data as data_command
 from codecl.cli.main import main
 from tests.benchmarks import files
@@ -175,7 +175,7 @@ def cifar_server(tmp_path, monkeypatch):
     path = archive(tmp_path / "made.tar.gz", {f"{folder.name}/{p.name}": p.read_bytes() for p in folder.iterdir()})
     with serving(Behaviour(path.read_bytes())) as b:
         file = File((b.url,), "cifar-10.tar.gz", "md5:" + hashlib.md5(b.content).hexdigest(), unpack=True)
-        source = sources.Source("cifar10", "CIFAR-10", SOURCES["cifar10"].read, "20 + 4", (file,))
+        source = sources.Source("cifar10", SOURCES["cifar10"].read, "20 + 4", (file,))
         monkeypatch.setitem(SOURCES, "cifar10", source)
         yield b
 

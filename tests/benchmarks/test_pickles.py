@@ -105,14 +105,13 @@ def gadgets(marker):
     ]
 
 
-@pytest.mark.parametrize("official", [False, True])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("i", range(15))
-def test_nothing_of_a_hostile_pickle_runs(tmp_path, protocol, i, official):
+def test_nothing_of_a_hostile_pickle_runs(tmp_path, protocol, i):
     marker = tmp_path / "ran"
     data = pickle.dumps({"data": [1, gadgets(marker)[i]]}, protocol)
     with pytest.raises(DamagedData, match=r"a\.pkl cannot be read .* it asks for "):
-        load_table(FILE, data, official)
+        load_table(FILE, data)
     assert not marker.exists()
 
 
@@ -141,13 +140,12 @@ def test_the_gadgets_do_run_in_pythons_own_unpickler(tmp_path):
 def test_other_ways_out_are_closed(data):
     with pytest.raises(DamagedData, match=r"a\.pkl"):
         load_table(FILE, data)
-    assert pickles._from_buffer.__defaults__ == ("C",)
 
 
 def test_only_known_opcodes_are_known():
     outside = {"INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4"}
     unused = {"NEXT_BUFFER", "READONLY_BUFFER", "EMPTY_SET", "ADDITEMS", "FROZENSET", "POP", "POP_MARK", "DUP"}
-    assert {op.name for op in pickletools.opcodes} - pickles.OPCODES == outside | unused
+    assert {op.name for op in pickletools.opcodes} - set(pickles.OPCODES.split()) == outside | unused
 
 
 DEEP = 300_000
@@ -197,13 +195,23 @@ def array(shape: bytes, data: bytes = b"C\x04abcd", dtype: bytes = b"C\x02u1") -
     array(b"J\xff\xff\xff\xff\x85"), array(b"(" + b"K\x01" * 90 + b"K\x04t"), b"I" + b"9" * 100_000 + b"\n.",
     array(b"K\x01\x85", b"]", b"C\x01O"), array(b"K\x01\x85", b"C\x04abcd", b"C\x02V4"),
     array(b"K\x01\x85", b"C\x04abcd", b"C\x0bV1000000000"), array(b"K\x01\x85", b"C\x04abcd", b"C\x02U1"),
-    b"Nr\xff\xff\xff\x7f.", b"Np2147483647\n.",  # Python's unpickler makes room for 2**31 values
 ])  # fmt: skip
 def test_nothing_large_is_allocated(data):
     tracemalloc.start()
     try:
         with pytest.raises(DamagedData, match="cannot be read as a pickle"):
             load_table(FILE, data)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_memo_has_room_for_what_is_stored_only():
+    """Python's unpickler in C makes room for 2**31 values here."""
+    tracemalloc.start()
+    try:
+        for put in (b"r\xff\xff\xff\x7f", b"p2147483647\n"):
+            assert load_table(FILE, b"}" + put + b".") == {}
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
@@ -257,7 +265,7 @@ def test_entries_are_named_when_they_are_not_what_was_expected():
     for value in ("text", [1, "2"], [1.5], [True], [2**70], None, scalar, pickles._Array()):
         with pytest.raises(DamagedData, match="expected an array or a list of whole numbers as 'data'"):
             array_of(FILE, {"data": value}, "data")
-    with pytest.raises(DamagedData, match="expected 16 bytes in a bytes4, but only 4 remain"):
+    with pytest.raises(DamagedData, match="lists: it is cut off"):
         load_table(FILE, b"B\x10\x00\x00\x00abc.")
     with pytest.raises(DamagedData, match="expected a dict; found list"):
         load_table(FILE, pickle.dumps([1]))

@@ -14,8 +14,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from codecl.benchmarks.data import images, notmnist
 from codecl.benchmarks.data import miniimagenet as mini
-from codecl.benchmarks.data import notmnist, pictures
 from codecl.benchmarks.data.folder import ImageFolder
 from codecl.benchmarks.data.images import DamagedData, MissingData
 from tests.benchmarks import files
@@ -296,7 +296,7 @@ def test_damage_in_miniimagenet_is_named(tmp_path, monkeypatch):
     with pytest.raises(DamagedData, match="found none in n00000009"):
         mini.miniimagenet(tmp_path)
     path = files.picture(tmp_path / "miniimagenet" / "n00000009" / "a.jpg", files.pixels(84, 84, 3))
-    monkeypatch.setattr(pictures, "MAX_PIXELS", 7000)
+    monkeypatch.setattr(images, "MAX_PIXELS", 7000)
     with pytest.raises(DamagedData, match=r"a\.jpg cannot be read as an image .*84×84 pixels, more than 7,000"):
         mini.miniimagenet(tmp_path)
     monkeypatch.undo()

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from codecl.benchmarks.data import cifar, mnist, svhn
 from codecl.benchmarks.data.images import DamagedData, MissingData
-from codecl.benchmarks.data.matlab import read_mat
 from tests.benchmarks import files
 
 drawn = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
@@ -71,7 +70,7 @@ def test_a_folder_in_place_of_a_file_is_damage(tmp_path, name):
 def test_cifar10_python(tmp_path, protocol):
     x, y = files.cifar10(tmp_path, protocol=protocol)
     found = cifar.cifar10(tmp_path)
-    assert (found.name, found.status, found.train.x.shape, len(found.test)) == ("cifar10", "subset", (20, 3, 32, 32), 4)
+    assert (found.status, found.train.x.shape, len(found.test)) == ("subset", (20, 3, 32, 32), 4)
     assert found.train.x.dtype == torch.uint8
     assert found.train.x[7, 2, 5, 9] == x[7, 2 * 1024 + 5 * 32 + 9]
     assert torch.equal(found.train.x.flatten(1), torch.tensor(x))
@@ -223,7 +222,7 @@ def test_official_is_by_the_unpacked_files_and_digits_are_not_fashion(tmp_path, 
     for home in ("MNIST", "FashionMNIST"):
         x, y = files.mnist(tmp_path / home / "raw")
     md5 = tuple(hashlib.md5(files.idx(a)).hexdigest() for a in (x, y, x, y))
-    monkeypatch.setitem(mnist.MD5, "mnist", md5)
+    monkeypatch.setitem(mnist.MD5, "MNIST", md5)
     assert mnist.mnist(tmp_path).status == "official"
     with pytest.raises(DamagedData, match="are the digits of MNIST; expected Fashion-MNIST"):
         mnist.fashion_mnist(tmp_path)
@@ -262,7 +261,7 @@ def test_svhn_as_scipy_writes_it(tmp_path, compressed, labels):
     found = svhn.svhn(tmp_path)
     assert torch.equal(found.train.x, torch.tensor(there["X"].transpose(3, 2, 0, 1)))
     assert found.train.y.tolist() == [int(label) % 10 for label in there["y"][:, 0]] == [1, 2, 3, 0, 9, 8, 1]
-    arrays = read_mat(path, path.read_bytes(), {"other", "y"}, 30_000)
+    arrays = svhn.read_mat(path, path.read_bytes(), {"other", "y"}, 30_000)
     assert torch.equal(arrays["other"], torch.eye(3, dtype=torch.float64))
     assert arrays["y"].dtype == {"u1": torch.uint8, "f8": torch.float64, "i4": torch.int32, "f4": torch.float32}[labels]
 
@@ -325,7 +324,7 @@ def test_a_mat_that_inflates_to_gigabytes_is_not_inflated(tmp_path):
     tracemalloc.start()
     try:
         with pytest.raises(DamagedData, match="a compressed array has more than 1,000 bytes"):
-            read_mat(path, files.mat_file([], False) + struct.pack("<II", 15, len(bomb)) + bomb, {"y"}, 1000)
+            svhn.read_mat(path, files.mat_file([], False) + struct.pack("<II", 15, len(bomb)) + bomb, {"y"}, 1000)
         assert tracemalloc.get_traced_memory()[1] < 5_000_000
     finally:
         tracemalloc.stop()

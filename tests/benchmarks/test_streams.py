@@ -22,9 +22,16 @@ def raw(part):
     return {image.numpy().tobytes() for image in part.inputs}
 
 
+def parts(count, seed):
+    """The indices of the training and of the validation images of a task, which its labels tell."""
+    images = Images(torch.zeros(count, 1, 1, 1, dtype=torch.uint8), torch.arange(count))
+    task = splits.make_task("a task", count, images, images, splits.CIFAR, 0.05, seed)
+    return task.train.labels, task.validation.labels
+
+
 def test_the_validation_images_are_those_of_the_published_split():
     for seed, first in ((0, [398, 3833, 4836, 4572, 636]), (1, [2764, 4767, 3814, 3499, 2735])):
-        train, validation = splits.split_indices(5000, 0.05, seed)
+        train, validation = parts(5000, seed)
         assert validation[:5].tolist() == first
         assert len(validation) == 250
         assert sorted(train.tolist() + validation.tolist()) == list(range(5000))
@@ -34,18 +41,16 @@ def test_the_validation_images_are_those_of_the_published_split():
     ("count", "published"), [(50_000, 2500), (60_000, 3000), (73_257, 3662), (16_853, 842), (2500, 125)]
 )
 def test_the_parts_have_the_sizes_of_the_papers_tables(count, published):
-    train, validation = splits.split_indices(count, 0.05, 1)
+    train, validation = parts(count, 1)
     assert (len(train), len(validation)) == (count - published, published)
 
 
 def test_normalising_is_the_formula():
     x = torch.randint(0, 256, (4, 3, 5, 5), dtype=torch.uint8)
-    mean, std = torch.tensor(splits.CIFAR_MEAN), torch.tensor(splits.CIFAR_STD)
+    mean, std = torch.tensor(splits.CIFAR.mean), torch.tensor(splits.CIFAR.std)
     expected = (x.double() / 255 - mean.double().reshape(3, 1, 1)) / std.double().reshape(3, 1, 1)
     kept = x.clone()
-    torch.testing.assert_close(
-        splits.Normalise(splits.CIFAR_MEAN, splits.CIFAR_STD)(x).double(), expected, atol=1e-6, rtol=0
-    )
+    torch.testing.assert_close(splits.CIFAR(x).double(), expected, atol=1e-6, rtol=0)
     assert torch.equal(x, kept)
 
 
@@ -94,7 +99,7 @@ def test_overlapping_tasks_share_the_images_of_shared_classes(tmp_path):
 
 
 def test_superclasses_group_the_fine_classes_and_may_be_scrambled(tmp_path):
-    x, y = files.cifar100(tmp_path, n=200)  # coarse class = fine class // 5
+    x, y = files.cifar100(tmp_path, n=500)  # coarse class = fine class // 5
     true = cifar100.superclass(tmp_path, seed=0)
     assert len(true) == 20
     assert raw(true.tasks[3].test) == {x[i].tobytes() for i in np.flatnonzero(y // 5 == 3)}
@@ -110,7 +115,7 @@ def test_superclasses_group_the_fine_classes_and_may_be_scrambled(tmp_path):
 def five(root):
     files.cifar10(root, n=20)
     files.mnist(root / "MNIST" / "raw", n=100)
-    files.svhn(root, n=10)
+    files.svhn(root, n=20)
     x, _ = files.mnist(root / "FashionMNIST" / "raw", n=60)
     files.notmnist(root, ["train_0.png", "train_1.png", "test_0.png"])
     return x
@@ -120,7 +125,7 @@ def test_five_datasets_in_both_orders_with_the_right_fashion(tmp_path):
     fashion = five(tmp_path)
     stream = five_datasets.stream(tmp_path, seed=3)
     assert [task.name for task in stream.tasks] == ["CIFAR-10", "MNIST", "SVHN", "Fashion-MNIST", "notMNIST"]
-    assert [len(task.train) + len(task.validation) for task in stream.tasks] == [100, 100, 10, 60, 20]
+    assert [len(task.train) + len(task.validation) for task in stream.tasks] == [100, 100, 20, 60, 20]
     text = five_datasets.stream(tmp_path, seed=3, order="text")
     assert [task.name for task in text.tasks] == ["CIFAR-10", "MNIST", "SVHN", "notMNIST", "Fashion-MNIST"]
     inner = {image[0, 2:30, 2:30].numpy().tobytes() for image in stream.tasks[3].test.inputs}
@@ -153,10 +158,10 @@ def test_permuted_mnist_is_mnist_in_the_published_permutations(tmp_path):
 
 @pytest.fixture
 def hundred_classes(monkeypatch):
-    """100 classes of 30 tiny images that say their number."""
-    y = torch.arange(100).repeat_interleave(30)
-    x = torch.arange(3000).reshape(-1, 1, 1, 1).expand(-1, 3, 2, 2)
-    data = ByClass("miniimagenet", (x % 256).to(torch.uint8), y, tuple(f"n{i:08d}" for i in range(100)), "subset")
+    """100 classes of 90 tiny images that say their number."""
+    y = torch.arange(100).repeat_interleave(90)
+    x = torch.arange(9000).reshape(-1, 1, 1, 1).expand(-1, 3, 2, 2)
+    data = ByClass((x % 256).to(torch.uint8), y, tuple(f"n{i:08d}" for i in range(100)), "subset")
     monkeypatch.setattr(miniimagenet, "miniimagenet", lambda root: data)
     return data
 
@@ -165,12 +170,12 @@ def test_both_protocols_of_miniimagenet(hundred_classes, tmp_path):
     avalanche = miniimagenet.stream(tmp_path, seed=0)
     assert [task.name for task in avalanche.tasks[:2]] == ["classes 75 67 30 51 48", "classes 19 18 34 1 46"]
     sizes = [sum(len(getattr(task, part)) for task in avalanche.tasks) for part in ("train", "validation", "test")]
-    assert sizes == [2375, 125, 500]
+    assert sizes == [7125, 375, 1500]
     gpm = miniimagenet.stream(tmp_path, seed=5, protocol="gpm")
     assert [task.name for task in gpm.tasks[:2]] == ["classes 61 49 86 78 5", "classes 91 81 82 89 18"]
     assert gpm.tasks[-1].name == "classes 22 53 92 76 15"
-    assert all(len(task.test) == 25 for task in gpm.tasks)
-    assert sum(len(task.validation) for task in gpm.tasks) == 50
+    assert all(len(task.test) == 75 for task in gpm.tasks)
+    assert sum(len(task.validation) for task in gpm.tasks) == 150
     assert gpm.tasks[0].test.prepare.mean == (0.485, 0.456, 0.406)
     other = miniimagenet.stream(tmp_path, seed=5, protocol="gpm", class_seed="run")
     assert other.tasks[0].name != gpm.tasks[0].name

@@ -33,6 +33,7 @@ FILES = {
     "data.toml": '[data]\norder = "1"\n',
     "binary.toml": b"\xff\xfe\x00",
     "deep.toml": f"[settings]\naperture = {'[' * 5000}{']' * 5000}\n",
+    "benchmark.toml": 'benchmark = "evil:B"\n',
     "digits.toml": f"seed = {'9' * 5000}\n",
 }
 
@@ -65,7 +66,7 @@ MISTAKES = [
     ("sweep --vary =1,2", "--vary takes name=value,value,…; got '=1,2'"),
     ("sweep --vary aperture=", "has an empty value"),
     ("sweep --vary aperture=1,,2", "--vary aperture=1,,2 has an empty value"),
-    ("sweep --vary aperture=[1", "without its other half"),
+    ("sweep --vary aperture=[1", "--vary aperture=[1: give all values as TOML"),
     ("sweep --vary aperture=1 --vary aperture=2", "--vary aperture is given twice"),
     ("sweep --vary apertur=1,2", "no hyperparameter of code-cl 'apertur'. Did you mean 'aperture'?"),
     ("sweep --vary seed=1,2", "no hyperparameter of code-cl 'seed'"),
@@ -83,6 +84,56 @@ MISTAKES = [
     ("inspect folder", "folder is not a run directory"),
     ("inspect file", "file is not a run directory"),
     ("inspect folder --task first", "invalid int value"),
+    ("inspect nowhere --task", "expected one argument"),
+    ("export", "RUN"),
+    ("export nowhere --out a.pt2", "nowhere is not a run directory: it has no recipe.toml"),
+    ("export folder --out a.pt2", "folder is not a run directory"),
+    ("export folder", "say where to write: --out FILE or --hub-folder DIR."),
+    ("export folder --task two --out a.pt2", "invalid int value"),
+    ("export unfinished --out a.pt2", "the run is not finished. To go on: codecl run --resume unfinished"),
+    ("export foreign --out a.pt2", "If you trust it, add --trust."),
+    ("run --resume foreign", "names the method 'evil:Method', whose code would be run"),
+    ("run --resume foreign --dry-run", "If you trust it, add --trust."),
+    ("run foreign/recipe.toml", "If you trust it, add --trust."),
+    ("run foreign/recipe.toml --trust", "No module named 'evil'"),
+    ("run benchmark.toml", "names the benchmark 'evil:B'"),
+    ("run --accept weather", "invalid choice: 'weather'"),
+    ("run --accept", "expected one argument"),
+    ("compare --baseline gmp", "no baseline among the methods compared 'gmp'. Did you mean 'gpm'?"),
+    ("compare --methods finetune,code-cl --baseline gpm", "Known: 'finetune', 'code-cl'."),
+    ("compare --methods finetune,finetun", "Did you mean 'finetune'?"),
+    ("compare --seeds 0.5", "whole numbers with commas; got '0.5'"),
+    ("compare --seeds 99999999999999999999", "seed must be a whole number of 64 bits"),
+    ("compare --jobs -1", "--jobs must be 1 or more; got -1."),
+    ("compare --track papyrus", "no tracker 'papyrus'. Known: 'tensorboard', 'mlflow', 'wandb'."),
+    ("compare --set nothing=1", "no hyperparameter of finetune 'nothing'"),
+    ("compare --tasks 0", "tasks must be 1 or more"),
+    ("compare --tasks 9", "permuted-digits has 5 tasks; got tasks = 9."),
+    ("compare --epochs -2", "--epochs must be 1 or more; got -2."),
+    ("compare --quick --epochs 16", "--quick is at most 15 epochs a task, not 16"),
+    ("compare --out folder/thesis.tex", "cannot be a run directory: "),
+    ("sweep --vary lr=0.1 --track papyrus", "no tracker 'papyrus'"),
+    ("sweep --vary lr=0.1,fast", "lr must be a finite number; got 'fast'"),
+    ("sweep --vary lr=[0.1],word", "give all values as TOML"),
+    ("sweep --vary before=previous,late", "before must be 'previous' or 'shared'; got 'late'."),
+    ("sweep --vary rule=luck", "rule must be "),
+    ("sweep --grid", "nothing to vary"),
+    ("report", "DIR"),
+    ("report nowhere", "there is no directory nowhere"),
+    ("report file", "file is no directory"),
+    ("report folder", "folder"),
+    ("memory --inputs 0", "N must be 1 or more; got 0."),
+    ("memory --tasks many", "invalid int value: 'many'"),
+    ("memory --free 5000", "K counts directions of N = 1024 inputs; got 5000."),
+    ("data", "ACTION"),
+    ("data look", "invalid choice"),
+    ("data check cifar1000 --data-dir folder", "no data set 'cifar1000'. Did you mean 'cifar100'?"),
+    ("data check --data-dir nowhere", "there is no folder nowhere"),
+    ("data get minst", "no data set 'minst'. Did you mean 'mnist'?"),
+    ("methods gmp", "no method 'gmp'. Did you mean "),
+    ("methods code-cl --preset papper", "no preset 'papper'. Did you mean 'paper'?"),
+    ("methods nowhere:M", "No module named 'nowhere'"),
+    ("benchmarks all", "unrecognized arguments: all"),
     # names
     ("run --method code_cl", "Did you mean 'code-cl'?"),
     ("run --method fintune", "Did you mean 'finetune'?"),
@@ -101,29 +152,63 @@ MISTAKES = [
     ("run --set =8", "name=value"),
     ("run --set seed=3", "no hyperparameter of code-cl 'seed'"),
     ("run --method finetune --set aperture=8", "no hyperparameter of finetune 'aperture'"),
-    ("run --set aperture=big", "code-cl"),
+    ("run --set aperture=big", "settings: aperture must be a finite number or a table; got 'big'."),
+    ("run --set aperture={a=1,b='x'}", "settings: aperture.b must be a finite number; got 'x'."),
+    ("run --set aperture=[1,2]", "aperture must be a finite number or a table; got [1, 2]."),
+    ("run --set aperture=inf", "aperture must be a finite number or a table; got inf."),
+    ("run --set aperture=true", "aperture must be a finite number or a table; got True."),
+    ("run --set aperture=none", "aperture must be a finite number or a table; got None."),
+    ("run --set overlap=most", "overlap must be a finite number; got 'most'."),
+    ("run --set before=later", "before must be 'previous' or 'shared'; got 'later'."),
+    ("run --set closed=[1]", "settings: closed[0] must be text; got 1."),
+    ("run --set closed=conv", "closed must be a list; got 'conv'."),
+    ("run --set smallest=2.5", "smallest must be a whole number or none; got 2.5."),
+    ("run --set free_dims=none", "free_dims must be a whole number; got None."),
+    ("run --set free_dims=-3", "free_dims"),
+    ("run --set replace=1", "replace must be true or false; got 1."),
+    ("run --set hold=none", "hold must be true or false; got None."),
+    ("run --set bias=5", "bias must be 'freeze' or"),
+    ("run --set room=half", "room must be a finite number or none; got 'half'."),
+    ("run --method gpm --set threshold=high", "threshold must be a finite number or a table; got 'high'."),
+    ("run --method gpm --set first_rule=under", "first_rule must be 'reach' or 'below'; got 'under'."),
+    ("run --method gpm --set images=many", "images must be a whole number or a table or none; got 'many'."),
+    ("run --method ewc --set fisher=median", "fisher must be 'mean' or 'sum' or 'online'; got 'median'."),
+    ("run --method ewc --set clip=tight", "clip must be a finite number or none; got 'tight'."),
+    ("run --method er --set memory=2.5", "memory must be a whole number; got 2.5."),
+    ("run --method er --set every_epoch=often", "every_epoch must be true or false; got 'often'."),
+    ("run --method hat --set smax=big", "smax must be a finite number; got 'big'."),
+    ("run --method a-gem --set reference=few", "reference must be a whole number; got 'few'."),
+    ("run --method owm --set update=daily", "update must be 'batch' or 'task'; got 'daily'."),
+    ("run --method trgp --set gate=open", "gate must be 'layer' or 'first'; got 'open'."),
+    ("run --method api --set warm_up=0.5", "api has 'warm_up' twice: say training.warm_up or settings.warm_up."),
+    ("run --method api --set settings.warm_up=0.5", "warm_up must be a whole number; got 0.5."),
+    ("run --method cuber --set strength=weak", "strength must be a finite number; got 'weak'."),
+    ("run --method dfgp --set swapped=maybe", "swapped must be true or false; got 'maybe'."),
+    ("run --benchmark split-cifar100 --set split_seed=7", "no choice of split_seed '7'. Known: '0', 'run'."),
+    ("run --quick --epochs 30", "--quick is at most 15 epochs a task, not 30: leave one of the two out."),
+    ("run --quick --set epochs=30", "--quick is at most 15 epochs a task, not 30"),
     ("run --set aperture=-1", "aperture"),
     ("run --set aperture=nan", "aperture"),
     ("run --set free_dims=2.5", "free_dims must be a whole number"),
     ("run --set samples=1.5", "samples must be a whole number"),
     ("run --set closed=5", "closed must be a list"),
     ("run --set replace=perhaps", "replace must be true or false"),
-    ("run --set norm=banana", "norm must be one of"),
-    ("run --set overlap=2020-01-01", "code-cl: "),
-    ("run --set epochs=many", "epochs must be int; got 'many'"),
-    ("run --set epochs=1.5", "epochs must be int; got 1.5"),
-    ("run --set epochs=inf", "epochs must be int; got inf"),
-    ("run --set epochs=true", "epochs must be int; got True"),
-    ("run --set epochs=-3", "not negative; got -3"),
+    ("run --set norm=banana", "norm must be 'freeze' or"),
+    ("run --set overlap=2020-01-01", "settings: overlap must be a finite number; got datetime.date"),
+    ("run --set epochs=many", "epochs must be a whole number; got 'many'"),
+    ("run --set epochs=1.5", "epochs must be a whole number; got 1.5"),
+    ("run --set epochs=inf", "epochs must be a whole number; got inf"),
+    ("run --set epochs=true", "epochs must be a whole number; got True"),
+    ("run --set epochs=-3", "epochs must not be negative; got -3"),
     (f"run --set epochs={'9' * 5000}", "--set epochs: it has a whole number of more than 64 bits."),
     (f"run --set closed={'[' * 5000}{']' * 5000}", "--set closed: it is nested more than 64 levels deep."),
     ("run --set batch_size=0", "batch_size must be above 0"),
-    ("run --set batch_size=32.0", "batch_size must be int"),
+    ("run --set batch_size=32.0", "batch_size must be a whole number"),
     ("run --set evaluation_batch=0", "evaluation_batch must be above 0"),
     ("run --set lr=0", "lr must be above 0"),
-    ("run --set lr=inf", "lr must be finite"),
-    ("run --set lr=nan", "lr must be finite"),
-    ("run --set lr=", "lr must be float; got ''"),
+    ("run --set lr=inf", "lr must be a finite number"),
+    ("run --set lr=nan", "lr must be a finite number"),
+    ("run --set lr=", "lr must be a finite number; got ''"),
     ("run --set rule=luck", "'loss', 'accuracy' or 'annealed'; got 'luck'"),
     ("run --set patience=0", "patience"),
     ("run --set factor=1", "factor"),
@@ -148,7 +233,7 @@ MISTAKES = [
     ("run training.toml", "training must be a table; got 3"),
     ("run field.toml", "[training]: there is no field 'learning_rate'"),
     ("run setting.toml", "[settings]: there is no field 'apertur'. Did you mean 'aperture'?"),
-    ("run epochs.toml", "epochs must be int; got 'many'"),
+    ("run epochs.toml", "epochs must be a whole number; got 'many'"),
     ("run method.toml", "method must be text; got 3"),
     ("run seed.toml", "seed must be a whole number; got 'zero'"),
     ("run half.toml", "seed must be a whole number; got 0.5"),
@@ -173,6 +258,9 @@ def there(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "thesis.tex").touch()
     (tmp_path / "file").touch()
+    for name, text in {"unfinished": "", "foreign": 'method = "evil:Method"\n'}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "recipe.toml").write_text(text)
     (tmp_path / "broken.py").write_text("class Method(:\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -218,12 +306,46 @@ def test_the_version(capsys):
     assert codecl(capsys, "--version") == (0, f"codecl {package.__version__}\n", "")
 
 
+def test_at_least_150_mistakes_are_tried():
+    assert len({command for command, _ in MISTAKES}) == len(MISTAKES) >= 150
+
+
+def test_a_page_on_a_method_says_what_each_hyperparameter_means(capsys):
+    code, out, err = codecl(capsys, "methods", "code-cl")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    at = lines.index("  free_dims = 80")
+    assert lines[at + 1 : at + 3] == [
+        "      K: how many shared directions are freed",
+        "      paper: 20 on permuted-digits",
+    ]
+    official = codecl(capsys, "methods", "code-cl", "--preset", "official")[1].splitlines()
+    at = official.index("  replace = false")
+    assert official[at + 2] == f"      official: true on {', '.join(BENCHMARKS)}"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_hyperparameter_of_every_method_is_described(name, capsys):
+    assert "not described" not in codecl(capsys, "methods", name)[1]
+
+
+def test_all_known_names_are_told(capsys):
+    err = codecl(capsys, "run", "--method", "none-of-them")[2]
+    assert all(repr(name) in err for name in METHODS)
+
+
+@pytest.mark.parametrize("word", ["none", "None", "NONE"])
+def test_none_is_none_however_it_is_written(word, capsys):
+    assert '\nsamples = "none"\n' in codecl(capsys, "run", "--set", f"samples={word}", "--dry-run")[1]
+
+
 def test_methods_are_listed_with_their_hyperparameters(capsys):
     code, out, _ = codecl(capsys, "methods")
     assert code == 0
     names = [line for line in out.splitlines() if not line.startswith(" ")]
     assert names == list(METHODS)
-    assert "aperture=6.0, free_dims=80, overlap=0.5" in out
+    assert "aperture=6.0, " in out
+    assert "free_dims=80, overlap=0.5" in out
 
 
 def test_benchmarks_are_listed(capsys):
@@ -257,7 +379,7 @@ def test_quiet_shows_the_result_alone(tmp_path, capsys):
 
 def test_quiet_does_not_hide_a_damaged_checkpoint(tmp_path, capsys):
     path = tmp_path / "run"
-    assert codecl(capsys, "run", *SMALL, "--out", path, "--quiet", "--set", "lr=1e30")[0] == 1
+    assert codecl(capsys, "run", *SMALL, "--out", path, "--quiet", "--set", "lr=999999")[0] == 1
     (path / "task-000.ckpt").write_bytes(b"?")
     _, _, err = codecl(capsys, "run", "--resume", path, "--quiet")
     assert "task-000.ckpt" in err.splitlines()[0]
@@ -309,7 +431,8 @@ def test_the_automatic_device_is_the_best_there_is(cuda, mps, expected, tmp_path
     assert f'device = "{expected}"' in codecl(capsys, "run", "--device", "auto", "--dry-run")[1]
     (tmp_path / "r.toml").write_text('device = "auto"\n')
     assert f'device = "{expected}"' in codecl(capsys, "run", tmp_path / "r.toml", "--dry-run")[1]
-    assert 'device = "cpu"' in codecl(capsys, "run", "--dry-run")[1]
+    assert f'device = "{expected}"' in codecl(capsys, "run", "--dry-run")[1]  # the default
+    assert 'device = "cpu"' in codecl(capsys, "run", "--device", "cpu", "--dry-run")[1]
 
 
 def test_a_run_for_a_device_that_is_not_here_cannot_be_resumed(tmp_path, capsys):

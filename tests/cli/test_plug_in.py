@@ -62,9 +62,10 @@ def test_it_is_compared_by_the_command(my_method, tmp_path, capsys):
     assert code == 0
     printed = capsys.readouterr().out
     assert "gpm" in printed
-    assert "mypackage.mymodule:MyMethod" in printed
+    assert re.search(r"^my-method ", printed, re.MULTILINE)
+    assert "mypackage.mymodule:MyMethod" not in printed
     result = json.loads((out / "mypackage.mymodule.MyMethod-seed0" / "result.json").read_text())
-    assert result["settings"]["strength"] == 0.25
+    assert (result["settings"]["strength"], result["method_name"]) == (0.25, "my-method")
     assert len(result["accuracy"]) == 2
 
 

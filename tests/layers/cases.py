@@ -20,7 +20,7 @@ CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
 def normal(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 def orthonormal(seed: int, d: int, k: int) -> Tensor:
@@ -32,7 +32,7 @@ def redrawn(module: nn.Module, seed: int = 0, dtype: torch.dtype = torch.float64
     module.to(dtype)
     with torch.no_grad():
         for i, parameter in enumerate(module.parameters()):
-            parameter.copy_(normal(seed + i, *parameter.shape) / max(1, parameter[0].numel()) ** 0.5)
+            parameter.copy_(normal(seed + i, *parameter.shape) / max(1, parameter.shape[1:].numel()) ** 0.5)
     return module
 
 
@@ -81,6 +81,37 @@ def convolutions(draw: Any) -> tuple[nn.Module, Tensor]:
     sizes = [max((k - 1) * s + 1, 3) + draw(st.integers(0, 2)) for k, s in zip(kernel, dilation, strict=True)]
     batch = draw(st.sampled_from([(), (1,), (3,)]))
     return redrawn(layer, seed), normal(seed + 9, *batch, channels, *sizes)
+
+
+@st.composite
+def transposed_convolutions(draw: Any) -> tuple[nn.Module, tuple[Any, ...]]:
+    """A transposed convolution of any settings, and the arguments of a call, with an output size or without."""
+    axes = draw(st.integers(1, 3))
+    several = st.tuples(*[st.integers(1, 3)] * axes)
+    kernel, dilation, stride, groups = draw(several), draw(several), draw(several), draw(st.integers(1, 3))
+    most = [max(s, d) - 1 for s, d in zip(stride, dilation, strict=True)]
+    extra = tuple(draw(st.integers(0, m)) for m in most)
+    spans = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+    padding = tuple(draw(st.integers(0, min(2, span))) for span in spans)
+    channels, seed = groups * draw(st.integers(1, 2)), draw(seeds)
+    layer = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}[axes](
+        channels,
+        groups * draw(st.integers(1, 2)),
+        kernel,
+        stride,
+        padding,
+        extra,
+        groups,
+        draw(st.booleans()),
+        dilation,
+    )
+    sizes = [draw(st.integers(2, 3)) + 2 * pad for pad in padding]  # so large that the output is not empty
+    x = normal(seed + 9, *draw(st.sampled_from([(), (1,), (2,)])), channels, *sizes)
+    redrawn(layer, seed)
+    if not draw(st.booleans()):
+        return layer, (x,)
+    least = [n - e for n, e in zip(layer(x).shape[-axes:], extra, strict=True)]
+    return layer, (x, [n + draw(st.integers(0, s - 1)) for n, s in zip(least, stride, strict=True)])
 
 
 @dataclass(frozen=True)

@@ -94,10 +94,111 @@ class Scaled(nn.Embedding):
         return 3 * super().forward(ids)
 
 
-def test_a_scaled_table_is_refused():
-    model = redrawn(nn.Sequential(Scaled(4, 2)))
-    with attached(model) as weights, pytest.raises(UnseenUse, match="'0' is Scaled"):
-        capture_moments(model, weights, [torch.tensor([0, 1])])
+class Shifted(nn.Embedding):
+    """Positions of what a mask shows, two further on, as OPT and BART look them up."""
+
+    def forward(self, mask, past=0):
+        return super().forward((mask.cumsum(1) * mask - 1).long()[:, past:] + 2)
+
+
+class Sliced(nn.Embedding):
+    """Positions as Whisper takes them."""
+
+    def forward(self, ids, past=0):
+        return self.weight[past : past + ids.shape[1]]
+
+
+class Picked(nn.Embedding):
+    def forward(self, ids):
+        return torch.cat([self.weight[ids], self.weight.index_select(0, ids[0]).expand(len(ids), -1, -1)])
+
+
+class Whole(nn.Embedding):
+    """Returned as it is, and in another call of it put through a function."""
+
+    def forward(self, ids):
+        return self.weight if ids.sum() == 0 else self.weight.tanh()
+
+
+FORWARDS = {
+    "scaled": (Scaled, (torch.tensor([[0, 1, 1]]),), [1, 2, 0, 0, 0, 0]),
+    "shifted": (Shifted, (torch.tensor([[1, 1, 0], [1, 1, 1]]),), [0, 1, 2, 2, 1, 0]),
+    "shifted further": (Shifted, (torch.tensor([[1, 1, 1]]), 1), [0, 0, 0, 1, 1, 0]),
+    "sliced": (Sliced, (torch.zeros(2, 3), 1), [0, 1, 1, 1, 0, 0]),
+    "picked": (Picked, (torch.tensor([[5, 5], [0, 1]]),), [1, 1, 0, 0, 0, 4]),
+    "whole": (Whole, (torch.zeros(2),), [1, 1, 1, 1, 1, 1]),
+    "function": (Whole, (torch.ones(2),), [1, 1, 1, 1, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+def test_a_forward_of_its_own_is_followed_to_the_entries(name):
+    """Shares are counted, not numbers: a part of the table is seen once for each of its columns."""
+    table_type, args, counts = FORWARDS[name]
+    table = redrawn(table_type(6, 3))
+    before = table(*args).detach()
+    with attached(table) as weights:
+        seen = capture_moments(table, weights, [args], lambda model, batch: model(*batch))["weight"]
+        shares = torch.stack([gram(m).squeeze() / m.count for m in seen])
+        assert_close(shares, torch.tensor(counts, dtype=torch.float64) / sum(counts), **CLOSE)
+        assert_close(table(*args), before)
+    free = torch.tensor(counts) == 0
+    with torch.no_grad():
+        table.weight[free] += 1
+    assert torch.equal(table(*args), before)
+
+
+@st.composite
+def bags(draw):
+    """A layer and the arguments of a call; and how much of each entry is in each bag, counted one by one."""
+    V, seed, mode = draw(st.integers(2, 5)), draw(seeds), draw(st.sampled_from(["sum", "mean", "max"]))
+    last, padding = draw(st.booleans()), draw(st.sampled_from([None, 0]))
+    layer = nn.EmbeddingBag(V, 2, mode=mode, include_last_offset=last, padding_idx=padding)
+    sizes = draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
+    table = draw(st.booleans())
+    sizes = [2] * len(sizes) if table else sizes
+    ids = torch.randint(0, V, (sum(sizes),), generator=torch.Generator().manual_seed(seed))
+    weights = normal(seed + 5, sum(sizes)).abs() + 0.1 if mode == "sum" and draw(st.booleans()) else None
+    x, i = torch.zeros(len(sizes), V, dtype=torch.float64), 0
+    for bag, size in enumerate(sizes):
+        inside = [j for j in range(i, i + size) if int(ids[j]) != padding]
+        for j in inside:
+            x[bag, ids[j]] += (1 if weights is None else weights[j]) / (len(inside) if mode == "mean" else 1)
+        i += size
+    starts = torch.tensor([0, *torch.tensor(sizes).cumsum(0).tolist()])
+    if table:
+        args = (ids.reshape(-1, 2), None, None if weights is None else weights.reshape(-1, 2))
+    else:
+        args = (ids, starts if last else starts[:-1], weights)
+    return redrawn(layer, seed), args, x
+
+
+@given(bags())
+def test_bags_hold_their_entries(case):
+    layer, args, x = case
+    with attached(layer) as weights:
+        kind = weights["weight"].kind
+        assert_close(kind.call(args, {}), x, **CLOSE)
+        assert_close(kind.rows(x), x.mT.unsqueeze(-1))
+        if layer.mode != "max":
+            assert_close(layer(*args), x @ layer.weight, **CLOSE)
+        assert kind.describes(x, lambda: layer(*args))
+        seen = capture_moments(layer, weights, [args], lambda model, batch: model(*batch))["weight"]
+        assert_close(torch.stack([gram(m).squeeze() for m in seen]), (x * x).sum(0), **CLOSE)
+    before = layer(*args).detach()
+    with torch.no_grad():
+        layer.weight[(x == 0).all(0)] += 1
+    assert_close(layer(*args), before, **CLOSE)
+
+
+def test_a_bag_with_a_forward_of_its_own_is_refused():
+    class Doubled(nn.EmbeddingBag):
+        def forward(self, ids):
+            return 2 * super().forward(ids)
+
+    model = redrawn(nn.Sequential(Doubled(4, 2)))
+    with attached(model) as weights, pytest.raises(UnseenUse, match="'0' is Doubled"):
+        capture_moments(model, weights, [torch.tensor([[0, 1]])])
 
 
 def test_nothing_of_a_large_table_is_square():

@@ -3,11 +3,21 @@
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
 from codecl.layers import ConvolutionKind, LayerKind, LinearKind, convolution, kind_of
-from tests.layers.cases import CONVOLUTIONS, UNEVEN, convolutions, linears, normal, redrawn
+from tests.layers.cases import (
+    CONVOLUTIONS,
+    UNEVEN,
+    convolutions,
+    linears,
+    normal,
+    redrawn,
+    seeds,
+    transposed_convolutions,
+)
 
 pytestmark = UNEVEN
 
@@ -43,6 +53,37 @@ def test_rows_of_a_convolution_with_any_settings(case):
     layer, x = case
     channels = -1 - len(layer.kernel_size)
     assert_close(output_of_rows(layer, x), layer(x).movedim(channels, -1).reshape(-1, layer.out_channels))
+
+
+@settings(max_examples=200)
+@given(transposed_convolutions())
+def test_rows_of_a_transposed_convolution_with_any_settings(case):
+    layer, args = case
+    channels = -1 - len(layer.kernel_size)
+    rows = torch.cat(pieces(layer, *args), dim=1)
+    kind = bound(layer)
+    W = kind.matrices(layer.weight)
+    assert_close(kind.parameter(W), layer.weight)
+    y = torch.einsum("gnd,god->ngo", rows, W).flatten(1) + (0 if layer.bias is None else layer.bias)
+    assert_close(y, layer(*args).movedim(channels, -1).reshape(-1, layer.out_channels))
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.lists(st.integers(0, 3), max_size=2), seeds)
+def test_rows_of_a_bilinear_layer(d1, d2, o, leading, seed):
+    layer = redrawn(nn.Bilinear(d1, d2, o), seed)
+    x1, x2 = normal(seed + 8, *leading, d1), normal(seed + 9, *leading, d2)
+    (rows,) = pieces(layer, x1, x2)
+    pairs = zip(x1.reshape(-1, d1), x2.reshape(-1, d2), strict=True)
+    expected = [[a * b for a in one for b in other] for one, other in pairs]
+    assert_close(rows[0], torch.tensor(expected, dtype=torch.float64).reshape(-1, d1 * d2))
+    y = rows[0] @ bound(layer).matrices(layer.weight)[0].mT + layer.bias
+    assert_close(y, layer(x1, x2).reshape(-1, o))
+    kind = bound(layer)
+    assert kind.describes(kind.call((x1,), {"input2": x2}), lambda: layer(x1, x2))
+    if leading:
+        assert kind.inputs((x1, x2)) == leading[0]
+        part = kind.rows(kind.first((x1, x2), 1))[0]
+        assert_close(part, rows[0][: len(part)])
 
 
 @pytest.mark.parametrize("axes", CONVOLUTIONS)
@@ -107,8 +148,7 @@ class Own(nn.Conv2d):
 def test_dispatch_follows_subclasses():
     assert kind_of(Own(1, 1, 1)) is ConvolutionKind
     assert kind_of(nn.modules.linear.NonDynamicallyQuantizableLinear(2, 2)) is kind_of(nn.Linear(2, 2)) is LinearKind
-    assert kind_of(nn.ConvTranspose2d(1, 1, 1)) is None
-    assert kind_of(nn.EmbeddingBag(2, 2)) is None
+    assert kind_of(nn.PReLU()) is None
 
 
 def test_only_layers_with_patches_have_a_kernel():
@@ -123,6 +163,6 @@ def test_a_bound_kind_knows_its_weight_also_while_another_takes_its_place():
     assert kind.full_name == "block.attention.out_proj.weight"
     assert kind.value is layer.out_proj.weight
     other = torch.zeros(4, 4)
-    parameters, key = kind.place
-    parameters[key] = other
+    ((parameters, key, value),) = kind.places(other)
+    parameters[key] = value
     assert kind.value is other

@@ -97,7 +97,7 @@ def test_code_cl_tells_overlap_freed_directions_and_spectrum():
 
 
 def test_nothing_is_freed_below_the_overlap_and_the_overlap_is_told():
-    method = CodeCL(mlp(), heads=["head"], aperture=A, free_dims=3, overlap=2.0, samples=None)
+    method = CodeCL(mlp(), heads=["head"], aperture=A, free_dims=3, overlap=1.0, samples=None)
     learn(method, TASKS[:2])
     of = method.memory_summary()["first.weight"]
     assert of["freed"] == 0

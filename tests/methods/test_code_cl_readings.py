@@ -120,6 +120,17 @@ def test_random_start_is_uniform_within_one_over_root_k():
     assert float(M.square().mean()) == pytest.approx(bound**2 / 3, rel=0.3)
 
 
+def test_signs_that_a_decomposition_leaves_open_do_not_change_a_random_start():
+    """Another order of rows gives other signs: ``U M Uᵀ`` with a random ``M`` would be another start."""
+    method = build(random_start=True)
+    weight = method.weights["first.weight"]
+    U = torch.linalg.qr(torch.randn(8, 3, generator=seeded(3), dtype=torch.float64)).Q
+    starts = [method._mixing(weight, [U * signs]) for signs in (torch.ones(3), torch.tensor([-1.0, 1.0, -1.0]))]
+    W = weight.matrices().detach()
+    assert torch.equal(starts[0].weight(W), starts[1].weight(W))
+    assert_same_span(starts[0].U[0], U)
+
+
 def test_random_start_depends_on_seed_task_and_layer_alone():
     def starts(seed, noise=0):
         method = build(random_start=True, seed=seed)

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from codecl import Conceptor, Method, check_method
 from codecl.methods.owm import OWM, absorb
-from codecl.training.check import check_state_is_plain
+from codecl.training.check.promises import check_state_is_plain
 from tests.methods.cases import CLASSES, drift, mlp, seeded, task_data, train
 from tests.methods.owm_cases import closed_form, draw, eye, one_layer, regress
 from tests.methods.owm_reference import Reference

@@ -14,7 +14,7 @@ from codecl.methods.a_gem import AGEM
 from codecl.methods.er import ER
 from codecl.methods.replay import Sample, pack, unpack
 from codecl.networks import MultiHead
-from codecl.training.check import check_other_heads_are_untouched
+from codecl.training.check.promises import check_other_heads_are_untouched
 from codecl.training.engine import Plan, Trainer
 from codecl.training.stream import Stream, Task, Tensors
 from tests.methods.cases import seeded

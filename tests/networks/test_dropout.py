@@ -155,6 +155,8 @@ def test_layouts(x: torch.Tensor, p: float) -> None:
     assert_close(y, torch.where(keep, x / in_force(p), 0))
     assert abs(float(keep.double().mean()) - (1 - p)) < 4.5 * math.sqrt(p * (1 - p) / x.numel())
     assert torch.equal(x, before)
+    torch.manual_seed(0)
+    assert torch.equal(Dropout(p)(x.contiguous()), y)  # one seed, one mask
 
 
 def test_channels_last_stays_channels_last() -> None:

@@ -1,11 +1,14 @@
 """LeNet against plain functions, and against the published sizes."""
 
+import hypothesis.strategies as st
 import torch
 import torch.nn.functional as F
+from hypothesis import given
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from codecl.networks import LeNet, MultiHead, kaiming
+from codecl.networks.lenet import LocalResponseNorm
 
 
 def response_normalised(x: Tensor) -> Tensor:
@@ -16,7 +19,7 @@ def response_normalised(x: Tensor) -> Tensor:
     return x / (1 + 0.001 / 9 * mean) ** 0.75
 
 
-def test_forward() -> None:
+def test_values_and_gradients() -> None:
     torch.manual_seed(0)
     net = LeNet().double().eval()
     x = 50 * torch.randn(3, 3, 32, 32, dtype=torch.float64)  # large, so that the normalisation matters
@@ -25,7 +28,33 @@ def test_forward() -> None:
     y = F.max_pool2d(response_normalised(F.relu(F.conv2d(y, V2, padding=2))), 3, 2, 1)
     y = F.relu(F.relu(y.reshape(3, 3200) @ W1.T) @ W2.T)
     assert y.shape == (3, net.features)
-    assert_close(net(x), y)
+    found, weights = net(x), torch.randn_like(y)
+    assert_close(found, y)
+    ours, theirs = (torch.autograd.grad((out * weights).sum(), list(net.parameters())) for out in (found, y))
+    for gradient, by_reference in zip(ours, theirs, strict=True):
+        assert_close(gradient, by_reference)
+
+
+@given(
+    size=st.integers(1, 6),
+    channels=st.integers(1, 9),
+    side=st.integers(1, 5),
+    k=st.floats(0.5, 2),
+    beta=st.floats(0.1, 2),
+    memory=st.sampled_from([torch.contiguous_format, torch.channels_last]),
+)
+def test_the_response_norm_is_torchs(
+    size: int, channels: int, side: int, k: float, beta: float, memory: torch.memory_format
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, channels, side, side + 1, dtype=torch.float64).contiguous(memory_format=memory).requires_grad_()
+    weights = torch.randn_like(x)
+    found = []
+    for norm in (LocalResponseNorm, nn.LocalResponseNorm):
+        y = norm(size, alpha=0.7, beta=beta, k=k)(x)
+        found.append((y, *torch.autograd.grad((y * weights).sum(), x)))
+    for ours, theirs in zip(*found, strict=True):
+        assert_close(ours, theirs)
 
 
 def test_parameters() -> None:

@@ -1,5 +1,7 @@
 """The reduced ResNet-18 against plain functions, and against the published layer table."""
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,7 +17,7 @@ SETTINGS = [  # image_size, stride, pool, features, sides of the maps after conv
 ]
 
 
-def reference(state: dict[str, Tensor], x: Tensor, stride: int, pool: str) -> Tensor:
+def reference(state: Mapping[str, Tensor], x: Tensor, stride: int, pool: str) -> Tensor:
     def conv(x: Tensor, name: str, number: str = "", stride: int = 1) -> Tensor:
         W = state[f"{name}conv{number}.weight"]
         y = F.conv2d(x, W, stride=stride, padding=W.shape[-1] // 2)
@@ -37,7 +39,7 @@ def reference(state: dict[str, Tensor], x: Tensor, stride: int, pool: str) -> Te
 
 
 @pytest.mark.parametrize(("image_size", "stride", "pool", "features", "maps"), SETTINGS)
-def test_forward_and_maps(image_size: int, stride: int, pool: str, features: int, maps: list[int]) -> None:
+def test_values_gradients_and_maps(image_size: int, stride: int, pool: str, features: int, maps: list[int]) -> None:
     torch.manual_seed(0)
     net = ReducedResNet18(image_size=image_size, stride=stride, pool=pool).double().eval()  # type: ignore[arg-type]
     for m in net.modules():
@@ -52,7 +54,13 @@ def test_forward_and_maps(image_size: int, stride: int, pool: str, features: int
     assert y.shape == (2, features)
     assert net.features == features
     assert sizes == maps
-    assert_close(y, reference(net.state_dict(), x, stride, pool))
+    values = dict(net.named_parameters())
+    expected = reference(values, x, stride, pool)
+    assert_close(y, expected)
+    weights = torch.randn_like(y)
+    ours, theirs = (torch.autograd.grad((out * weights).sum(), list(values.values())) for out in (y, expected))
+    for gradient, by_reference in zip(ours, theirs, strict=True):
+        assert_close(gradient, by_reference, rtol=1e-6, atol=1e-7)
 
 
 def test_parameters() -> None:

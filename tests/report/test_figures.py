@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import replace
 from importlib import resources
+from xml.etree import ElementTree
 
 import pytest
 from matplotlib.colors import to_rgb
@@ -12,6 +13,7 @@ from codecl.report import drawing, figures, run_figures
 from codecl.report.drawing import Drawing, heat_colours, styled, task_colour
 from codecl.report.experiments import Ablation, Experiment, find_ablations, find_experiments, sort_key
 from codecl.report.records import find_runs
+from codecl.report.tables import acc_of
 from tests.report.cases import FIRST, SECOND, epoch, task, write_run
 
 TOGETHER = [[95.0, 97.5]]
@@ -50,6 +52,12 @@ def run_of(accuracy, method="gpm", tmp_path=None, **more):
 def data(axes):
     """The points of each line that has a name."""
     return {line.get_label(): (*map(list, line.get_data()),) for line in axes.get_lines() if line.get_label()[0] != "_"}
+
+
+def best_first(runs):
+    """The experiments as a report draws them, and their lines."""
+    experiments = sorted(find_experiments(runs), key=acc_of, reverse=True)
+    return experiments, figures.line_styles(experiments)
 
 
 def words(axes):
@@ -170,43 +178,64 @@ def test_the_tasks_just_after_learning_and_in_the_end(draw, tmp_path):
     write_run(tmp_path / "b", "gpm", SECOND, seed=1)
     write_run(tmp_path / "c", "code-cl", SECOND)
     write_run(tmp_path / "d", "multitask", TOGETHER)
-    figure = draw(figures.tasks, find_experiments(runs_in(tmp_path)))
+    figure = draw(figures.tasks, *best_first(runs_in(tmp_path)))
     after, end = figure.axes
     assert (after.get_title(), end.get_title()) == ("just after learning", "after all tasks")
     assert data(after) == {"gpm": ([1, 2], [82, 92]), "code-cl": ([1, 2], [84, 94])}  # means over seeds
     assert data(end) == {"gpm": ([1, 2], [76, 92]), "code-cl": ([1, 2], [82, 94]), "multitask": ([1, 2], [95, 97.5])}
     colours = [{line.get_label(): line.get_color() for line in axes.get_lines()} for axes in (after, end)]
     assert colours[0].items() < colours[1].items()
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["multitask", "gpm", "code-cl"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["multitask", "code-cl", "gpm"]
     assert after.get_ylabel() == "accuracy, %"
 
 
 def test_tasks_that_were_learned_at_once_have_only_an_end(draw, tmp_path):
-    figure = draw(figures.tasks, find_experiments([run_of(TOGETHER, "multitask", tmp_path)]))
+    figure = draw(figures.tasks, *best_first([run_of(TOGETHER, "multitask", tmp_path)]))
     assert [(axes.get_title(), data(axes)) for axes in figure.axes] == [
         ("after all tasks", {"multitask": ([1, 2], [95, 97.5])})
     ]
     assert figure.axes[0].get_ylabel() == "accuracy, %"
 
 
-def test_time_and_memory(draw, tmp_path):
+def test_the_average_over_the_tasks_seen_so_far(draw, tmp_path):
+    write_run(tmp_path / "a", "gpm", FIRST)
+    write_run(tmp_path / "b", "gpm", SECOND, seed=1)
+    write_run(tmp_path / "d", "multitask", TOGETHER)
+    (axes,) = draw(figures.seen, *best_first(runs_in(tmp_path))).axes
+    assert data(axes) == {"multitask": ([0, 1], [96.25, 96.25]), "gpm": ([1, 2], [82, 84])}  # (80 + 84)/2, (80 + 88)/2
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("tasks seen", "average accuracy, %")
+
+
+def test_acc_against_memory_and_time(draw, tmp_path):
     seconds = {"train": 100.0, "between_tasks": 15.0, "evaluate": 5.0}
     write_run(tmp_path / "a", "gpm", result={"seconds": seconds, "bytes": {"memory": 4_000_000, "per_task": 1}})
     write_run(tmp_path / "b", "gpm", seed=1, result={"bytes": {"memory": 2_000_000, "per_task": 1}})  # 75 s
-    write_run(tmp_path / "c", "code-cl", result={"bytes": {"memory": 0, "per_task": 0}})
-    time, memory = draw(figures.cost, find_experiments(runs_in(tmp_path))).axes
-    assert [text.get_text() for text in time.get_yticklabels()] == ["gpm", "code-cl"]
-    assert time.get_ylim()[0] > time.get_ylim()[1]  # the first is above
-    for axes, heading, lengths, printed in (
-        (time, "time of a run", [97.5, 75], ["1m38s", "1m15s"]),
-        (memory, "memory", [3_000_000, 0], ["3 MB", "0 B"]),
-    ):
-        bars = axes.containers[0].patches
-        assert axes.get_title() == heading
-        assert [(bar.get_y() + bar.get_height() / 2, bar.get_width()) for bar in bars] == list(enumerate(lengths))
-        assert [(text.xy, text.get_text()) for text in axes.texts] == [
-            ((length, place), word) for (place, length), word in zip(enumerate(lengths), printed, strict=True)
-        ]
+    write_run(tmp_path / "c", "code-cl", SECOND, result={"bytes": {"memory": 0, "per_task": 0}})
+    memory, time = draw(figures.tradeoff, *best_first(runs_in(tmp_path))).axes
+    assert data(memory) == {"gpm": ([3_000_000], [80]), "code-cl": ([0], [88])}
+    assert data(time) == {"gpm": ([97.5], [80]), "code-cl": ([75], [88])}
+    assert [text.get_text() for text in memory.get_xticklabels()] == ["0 B", "3 MB"]
+    assert [text.get_text() for text in time.get_xticklabels()] == ["1m15s", "1m38s"]
+    assert draw.caption.endswith("Times depend on what else the machine did.")
+
+
+def test_of_many_lines_the_best_and_the_baseline_stand_out(draw, tmp_path):
+    methods = ["owm", "gpm", "trgp", "sgp", "cuber", "code-cl", "ewc", "hat", "er", "api"]
+    for i, method in enumerate(methods):
+        write_run(tmp_path / method, method, [[50.0 + i, None], [50.0 + i, 50.0 + i]])
+    experiments, _ = best_first(runs_in(tmp_path))
+    gpm = next(e for e in experiments if e.method == "gpm")
+    styles = figures.line_styles(experiments, [gpm])
+    named = [e.method for e in experiments if "label" in styles[e]]
+    assert named == ["api", "er", "hat", "ewc", "gpm"]
+    assert len({styles[e]["color"] for e in experiments if e.method in named}) == 5
+    assert {styles[e]["color"] for e in experiments if e.method not in named} == {drawing.GREY}
+    for make in (figures.seen, figures.tasks, figures.tradeoff):
+        figure = draw(make, experiments, styles)
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == [*named, "5 others"]
+    labels = [text for axes in figure.axes for text in axes.texts]
+    assert {text.get_text() for text in labels} == set(methods) - set(named)
+    assert overlapping(labels) == []
 
 
 # Ablations.
@@ -249,6 +278,18 @@ def test_an_ablation_has_acc_bwt_and_their_spread(draw, tmp_path):
         assert first == [(2, pytest.approx(y[0] - spread)), (2, pytest.approx(y[0] + spread))]
         assert second == [(4, pytest.approx(y[1]))] * 2  # one run has none
     assert figure.legends == []
+
+
+def test_an_ablation_marks_the_recipes_value_zero_and_what_the_paper_reports(draw, tmp_path):
+    for value in (4, 8, 9):
+        write_run(tmp_path / f"{value}", "code-cl", FIRST, changes={"aperture": value}, benchmark="5-datasets")
+    (ablation,) = find_ablations(find_experiments(runs_in(tmp_path)))
+    acc, bwt = draw(figures.ablation, [ablation]).axes
+    for axes, papers in ((acc, [93.32, 93.51]), (bwt, [-0.25, -0.11])):
+        assert data(axes)["as the recipe has it"] == ([8, 8], [0, 1])
+        assert data(axes)["paper, its whole schedule"] == ([4, 8], papers)  # it has others, which were not tried here
+    assert [0, 0] in [list(line.get_ydata()) for line in bwt.get_lines()]
+    assert [0, 0] not in [list(line.get_ydata()) for line in acc.get_lines()]
 
 
 def test_a_grid_has_a_line_for_each_way_the_rest_was_fixed(draw, tmp_path):
@@ -453,13 +494,14 @@ def every(tmp_path_factory):
     with styled():
         of_run = {name: make(runs[1], name) for name, make in made.items()}
         joint = {"joint": run_figures.matrix(runs[2], "joint"), "together": run_figures.curves(runs[2], "together")}
-        general = {"tasks": figures.tasks(experiments, "tasks"), "cost": figures.cost(experiments, "cost")}
+        of_condition = {"tasks": figures.tasks, "seen": figures.seen, "tradeoff": figures.tradeoff}
+        general = {name: make(*best_first(runs), name) for name, make in of_condition.items()}
         swept = {"swept": figures.ablation(find_ablations(experiments), "swept")}
     return of_run | joint | general | swept
 
 
 def test_figures_are_a_column_wide_and_legible(every):
-    assert len(every) == 9
+    assert len(every) == 10
     for figure in every.values():
         assert float(re.search(r'<svg [^>]*width="([\d.]+)pt"', figure.svg)[1]) == pytest.approx(3.3 * 72)
         sizes = [float(size) for size in re.findall(r"font(?:-size)?: ([\d.]+)px", figure.svg)]
@@ -477,7 +519,8 @@ def test_what_is_said_is_in_the_file(every):
         "matrix": {"84.0", "82.0", "94.0", "after task"},
         "joint": {"95.0", "97.5", "all"},
         "tasks": {"just after learning", "after all tasks", "gpm", "code-cl", "multitask"},
-        "cost": {"time of a run", "memory", "1m15s", "12 kB"},
+        "seen": {"average accuracy, %", "tasks seen", "code-cl"},
+        "tradeoff": {"time of a run", "memory", "1m15s", "12 kB"},
         "swept": {"aperture", "ACC, %", "BWT, %", "4", "6"},
         "curves": {"loss", "validation, %", "training", "validation"},
         "spectra": {"singular value", "share of the inputs", "task 1", "task 2"},
@@ -491,10 +534,19 @@ def test_long_names_fit(tmp_path):
     (run,) = runs_in(tmp_path)
     own = with_result(run, "b", method="a_package.with_a_long_name.methods:MethodWithALongNameToo")
     with styled():
-        for make in (figures.tasks, figures.cost):
-            svg = make(find_experiments([run, own]), "long").svg
+        for make in (figures.tasks, figures.seen, figures.tradeoff):
+            svg = make(*best_first([run, own]), "long").svg
             assert "gpm, threshold = 0.5" in svg
             assert 'width="237.6pt"' in svg
+
+
+def test_control_characters_in_a_name_leave_a_figure_whole(tmp_path):
+    write_run(tmp_path / "a", "gpm")
+    (run,) = runs_in(tmp_path)
+    with styled():
+        made = figures.tasks(*best_first([with_result(run, "a\x1b\0", method="own:\x1b\0")]), "name")
+    ElementTree.fromstring(made.svg)
+    assert "own:??" in made.svg
 
 
 def test_the_same_figure_has_the_same_bytes(every, tmp_path):
@@ -503,3 +555,15 @@ def test_the_same_figure_has_the_same_bytes(every, tmp_path):
     with styled():
         again = run_figures.matrix(with_result(run, "b"), "matrix")
     assert (again.svg, again.png) == (every["matrix"].svg, every["matrix"].png)
+
+
+def test_inferred_tasks_show_what_each_task_is_taken_for(draw, tmp_path):
+    confusion = [[90.0, 10.0], [30.0, 70.0]]
+    shares = {"tasks_right": 80.0, "tasks_right_together": 100.0, "inferred": 60.0, "inferred_together": 75.0}
+    write_run(
+        tmp_path / "a", result={"inference": shares | {"together": 16, "evidence": "heads", "confusion": confusion}}
+    )
+    (run,) = find_runs([tmp_path], tmp_path / "report").runs
+    (axes,) = draw(run_figures.inferred_tasks, run).axes
+    assert axes.collections[0].get_array().reshape(2, 2).tolist() == confusion
+    assert run_figures.inferred_tasks(run_of(FIRST, tmp_path=tmp_path / "other"), "name") is None

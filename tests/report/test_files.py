@@ -28,8 +28,8 @@ TABLE = make_table(
             "first, 50 %",
             (
                 Row((Cell("gpm"), Cell(80.125, 1.5, 2), Cell(), Cell(72.06, 0.29)), ("r/gpm-0", "r/gpm-1")),
-                Row((Cell(NASTY), Cell(-0.001, None, 1), Cell(), Cell()), ("r/x|y",)),
-                Row((Cell("sgp"), Cell(-7.5, None, 1), Cell(), Cell()), ("r/sgp",)),
+                Row((Cell(NASTY), Cell(-0.001, None, 2), Cell(), Cell()), ("r/x|y",)),
+                Row((Cell("sgp"), Cell(-7.5, None, 2), Cell(), Cell()), ("r/sgp",)),
             ),
             {"benchmark": "b", "tasks": "2"},
         ),
@@ -98,6 +98,20 @@ def test_csv_has_every_number_in_full():
     assert rows[3]["ACC % rank"] == rows[3]["tasks"] == ""
 
 
+def test_a_name_is_no_formula_no_link_and_steers_no_terminal():
+    name = "=HYPERLINK(1) ![x](http://a.b) www.a.b @you\x1b[31m\0\u202e"
+    table = make_table(
+        "t", "t", [Column(name), Column("x")], [Section(name, (Row((Cell(name), Cell(-1.5)), (name,)),))]
+    )
+    (row,) = csv.DictReader(io.StringIO(csv_text(table)))
+    assert row == {f"'{name}": f"'{name}", "x": "-1.5", "runs": f"'{name}"}
+    for form in (text, markdown, latex):
+        assert not set("\x1b\0\u202e") & set(form(table))
+    escaped = r"=HYPERLINK(1) \!\[x\](http&#58;//a.b) www&#46;a.b &#64;you?\[31m??"
+    assert markdown(table).splitlines()[2] == f"## {escaped}"
+    assert f"| {escaped} | -1.50 | `" in markdown(table)
+
+
 @pytest.mark.parametrize(
     ("names", "short"),
     [
@@ -128,12 +142,12 @@ def reported(tmp_path_factory):
 def test_the_files_of_a_report(reported):
     folder, report = reported
     drawn = [
-        f"tasks-{WHOLE}", f"cost-{WHOLE}",
+        f"seen-{WHOLE}", f"tradeoff-{WHOLE}", f"tasks-{WHOLE}",
         "ablation-aperture-code-cl-split-cifar100", "matrix-runs-gpm", "matrix-runs-code-cl", "curves-runs-code-cl",
         "fullness-runs-code-cl", "spectra-runs-code-cl", "matrix-runs-all", "curves-runs-all",
         "matrix-sweep-aperture=4-seed0",
     ]  # fmt: skip
-    names = ("accuracy", "transfer", "ablation-aperture", "memory")
+    names = ("results", "measures", "ablation-aperture", "memory", "time")
     expected = {f"figures/{figure}.{end}" for figure in drawn for end in ("svg", "png")}
     expected |= {f"tables/{name}.{end}" for name in names for end in ("txt", "md", "tex", "csv")}
     assert set(contents(folder / "out")) == set(report.files) == expected | {"report.html"}
@@ -150,7 +164,11 @@ def test_the_same_runs_give_the_same_bytes_and_nothing_else_is_touched(tmp_path)
     write_report([tmp_path], out)
     assert {name: data for name, (data, _) in contents(out).items()} == first
     write_report([tmp_path / "a"], out, figures=False)  # what the earlier one had and this one has not is gone
-    left = {f"tables/{name}.{end}" for name in ("accuracy", "memory") for end in ("txt", "md", "tex", "csv")}
+    left = {
+        f"tables/{name}.{end}"
+        for name in ("results", "measures", "memory", "time")
+        for end in ("txt", "md", "tex", "csv")
+    }
     assert set(contents(out)) == left | {"report.html", "tables/mine.md"}
 
 
@@ -162,12 +180,16 @@ def test_the_command_prints_the_main_tables_and_where_the_rest_is(tmp_path, caps
     code, out, err = codecl(capsys, "report", tmp_path / "runs", "--out", tmp_path / "out", "--no-figures")
     assert (code, err) == (0, "")
     runs = f"{tmp_path}/runs"
-    for name in ("accuracy", "transfer"):
-        assert (tmp_path / f"out/tables/{name}.txt").read_text().replace("../runs", runs) in out
+    assert (tmp_path / "out/tables/results.txt").read_text().replace("../runs", runs) in out
+    assert "Memory" not in out
+    assert (
+        "  code-cl is ahead with ACC 88.00 %: +8.00 over gpm, the next and the baseline (one seed, may be noise).\n"
+        in out
+    )
     assert "../runs" not in out  # what is printed can be pasted
     assert f"{runs}/c: not finished: no task learned yet\n" in out
     assert f"{runs}/d: repeats seed 0 of {runs}/a; not counted\n" in out
-    assert f"{tmp_path / 'out' / 'tables'}: 3 tables as" in out
+    assert f"{tmp_path / 'out' / 'tables'}: 4 tables as" in out
     assert f"{tmp_path / 'out' / 'report.html'}: the page" in out
 
 
@@ -212,9 +234,10 @@ def test_without_matplotlib_a_report_says_what_to_do_and_does_without(tmp_path, 
     write_run(tmp_path / "runs", "gpm")
     code, _, err = codecl(capsys, "report", tmp_path / "runs", "--out", tmp_path / "out")
     assert (code, (tmp_path / "out").exists()) == (2, False)
-    assert (
-        err == "codecl: figures need matplotlib: pip install 'codecl[report]', or leave them out with --no-figures.\n"
+    advice = (
+        "pip install 'codecl[report]' (in a checkout: pip install '.[report]'), or leave them out with --no-figures."
     )
+    assert err == f"codecl: figures need matplotlib: {advice}\n"
     assert codecl(capsys, "report", tmp_path / "runs", "--out", tmp_path / "out", "--no-figures")[0] == 0
 
 
@@ -226,4 +249,4 @@ def test_a_summary_has_no_figures_of_single_runs(tmp_path, capsys):
     assert code == 0
     assert "Figures of single runs were left out." in out
     drawn = sorted(file.stem for file in (tmp_path / "out" / "figures").glob("*.svg"))
-    assert drawn == [f"cost-{WHOLE}", f"tasks-{WHOLE}"]
+    assert drawn == [f"seen-{WHOLE}", f"tasks-{WHOLE}", f"tradeoff-{WHOLE}"]

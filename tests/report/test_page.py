@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +13,12 @@ from tests.report.cases import FIRST, SECOND, epoch, task, write_run
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 BETWEEN = [[82.0, None], [75.0, 91.0]]  # ACC 83
+VERSIONS = {"codecl": "0.1.0", "torch": "2.13.0", "python": "3.11.7"}
 HOSTILE = "<img src=x onerror=alert(1)> & \"quoted\" 'too'</script>"
 TRY = """
 <script>
-const table = document.querySelector("#table-accuracy table");
-const names = () => [...table.tBodies[0].rows].slice(1).map((row) => row.cells[0].textContent);
+const table = document.querySelector("#table-results table");
+const names = () => [...table.tBodies[0].rows].map((row) => row.cells[0].textContent);
 const heads = [...table.tHead.rows[0].cells];
 const press = (name) => {
   const head = heads.find((head) => head.textContent === name);
@@ -43,6 +45,19 @@ addEventListener("hashchange", () => {
 });
 </script>
 """
+WIDE = """
+<script>
+const regions = [...document.querySelectorAll(".scroll")];
+const said = document.createElement("pre");
+said.id = "said";
+said.textContent = JSON.stringify({
+  window: innerWidth,
+  tables: regions.length,
+  wide: regions.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.ariaLabel),
+});
+document.body.append(said);
+</script>
+"""
 
 
 class Elements(HTMLParser):
@@ -67,8 +82,13 @@ def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     log = [epoch(0, 1), task(0, 0.25), epoch(1, 1), task(1, 0.75)]
     write_run(folder / "runs/gpm", "gpm", FIRST, log=log)
-    write_run(folder / f"runs/{HOSTILE.replace('/', '')}", "code-cl", SECOND, result={"device": HOSTILE})
-    write_run(folder / "runs/sgp", "sgp", BETWEEN, result={"versions": {HOSTILE: HOSTILE}})
+    write_run(
+        folder / f"runs/{HOSTILE.replace('/', '')}",
+        "code-cl",
+        SECOND,
+        result={"versions": VERSIONS | {"torch": HOSTILE}},
+    )
+    write_run(folder / "runs/sgp", "sgp", BETWEEN, result={"versions": VERSIONS | {HOSTILE: HOSTILE}})
     write_run(folder / "runs/all", "multitask", [[95.0, 97.0]])
     write_run(folder / "runs/<b>", "gpm", seed=3, recipe_only=True)
     write_report([folder / "runs"], folder / "out")
@@ -96,24 +116,35 @@ def test_the_page_has_the_recipe_versions_and_seeds_of_every_run(page):
     assert "seeds 0." in words
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
-def test_the_page_works_in_a_browser(page, tmp_path):
-    tried = tmp_path / "tried.html"
-    tried.write_text(page.read_text().replace("</body>", f"{TRY}</body>"))
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-background-networking",
-        "--enable-logging=stderr",
-    ]
-    command = [BROWSER, *flags, f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=2000", "--dump-dom"]
+def in_browser(page, script, folder):
+    """What ``script`` says in the element ``said`` of the page, in a window of 1280 pixels."""
+    tried = folder / "tried.html"
+    tried.write_text(page.replace("</body>", f"{script}</body>"))
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+    flags += ["--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--window-size=1280,900"]
+    command = [BROWSER, *flags, f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=2000", "--dump-dom"]
     ended = subprocess.run([*command, tried.as_uri()], capture_output=True, text=True, timeout=90, check=True)
     assert "CONSOLE" not in ended.stderr
     _, _, rest = ended.stdout.partition('<pre id="said">')
-    said = json.loads(rest.partition("</pre>")[0])
+    return json.loads(rest.partition("</pre>")[0])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+def test_all_tables_of_the_committed_report_fit_1280_pixels(tmp_path):
+    page = (Path(__file__).parents[2] / "results/report/report.html").read_text()
+    said = in_browser(page, WIDE, tmp_path)
+    assert said["window"] == 1280
+    assert said["tables"] > 5
+    assert said["wide"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+def test_the_page_works_in_a_browser(page, tmp_path):
+    said = in_browser(page.read_text(), TRY, tmp_path)
     assert said["seen"] == [
-        ["", "", ["multitask", "sgp", "gpm", "code-cl"]],
+        ["", "", ["multitask", "code-cl", "sgp", "gpm"]],
         ["ACC %", "descending", ["multitask", "code-cl", "sgp", "gpm"]],
         ["ACC %", "ascending", ["gpm", "sgp", "code-cl", "multitask"]],
         ["method", "ascending", ["code-cl", "gpm", "multitask", "sgp"]],

@@ -46,7 +46,7 @@ def test_an_unfinished_run_with_a_damaged_log_says_so(tmp_path):
     ("fields", "words"),
     [
         ({"acc": "x"}, "acc is 'x', but the accuracy matrix gives 80.0."),
-        ({"accuracy": [5, 6]}, "accuracy must be a list of rows; got [5, 6]."),
+        ({"accuracy": [5, 6]}, "accuracy[0] must be a list; got 5."),
     ],
 )
 def test_what_is_wrong_with_a_result_is_said_in_words(tmp_path, fields, words):

@@ -77,11 +77,11 @@ def test_without_a_seed_in_common_the_seeds_are_named(here, capsys):
     words = f"No forward transfer without a seed in common: sgp (seed 7) over gpm (seeds 0, 1), {CONDITION}."
     assert out.splitlines().count(words) == 1
     assert words in (here / "report/report.html").read_text()
-    assert "relative to gpm" not in out
+    assert "sgp is ahead with ACC 88.00 %: +8.00 over gpm, the next and the baseline (no seed in common" in out
     write_run(here / "runs/code-cl", "code-cl", SECOND, seed=1)  # this one can be measured
     _, out, _ = report(capsys, "runs")
     assert words in out
-    assert "relative to gpm" in out
+    assert "  +8.00  " in out
 
 
 def test_what_only_stands_in_an_ablation_is_not_missed_in_the_table_of_transfer(here, capsys):
@@ -89,7 +89,7 @@ def test_what_only_stands_in_an_ablation_is_not_missed_in_the_table_of_transfer(
     write_run(here / "runs/b", "code-cl", SECOND)
     write_run(here / "runs/c", "code-cl", SECOND, seed=7, changes={"aperture": 2})
     _, out, _ = report(capsys, "runs")
-    assert "relative to gpm" in out
+    assert "+8.00" in out
     assert "No forward transfer" not in out
 
 
@@ -130,7 +130,7 @@ def test_a_baseline_alone_measures_nothing(here, capsys):
 # What is there already.
 
 
-@pytest.mark.parametrize("name", ["report.html", "tables/accuracy.csv", "tables/memory.md"])
+@pytest.mark.parametrize("name", ["report.html", "tables/results.csv", "tables/memory.md"])
 def test_a_file_that_no_report_has_written_is_not_overwritten(here, capsys, name):
     write_run(here / "runs", "gpm")
     mine = here / "report" / name
@@ -148,10 +148,10 @@ def test_a_file_that_no_report_has_written_is_not_overwritten(here, capsys, name
 def test_a_table_of_the_users_beside_an_earlier_report_is_kept(here, capsys):
     write_run(here / "runs/a", "gpm")
     assert report(capsys, "runs")[0] == 0
-    (here / "report/tables/transfer.csv").write_text("mine")
-    write_run(here / "runs/b", "code-cl")  # now there is something to transfer
+    (here / "report/tables/ablation-threshold.csv").write_text("mine")
+    write_run(here / "runs/b", "gpm", changes={"threshold": 0.5})  # now there is something to say about it
     before = contents(here / "report")
-    assert "report/tables/transfer.csv would be overwritten" in refused(capsys, "runs")
+    assert "report/tables/ablation-threshold.csv would be overwritten" in refused(capsys, "runs")
     assert contents(here / "report") == before
 
 
@@ -173,7 +173,7 @@ def test_a_report_that_was_interrupted_is_known_as_its_own(here, capsys, monkeyp
     monkeypatch.undo()
     monkeypatch.chdir(here)
     assert report(capsys, "runs")[0] == 0
-    tables = {f"tables/{name}.{end}" for name in ("accuracy", "memory") for end in ENDINGS}
+    tables = {f"tables/{name}.{end}" for name in ("results", "measures", "memory", "time") for end in ENDINGS}
     assert set(contents(here / "report")) == tables | {"report.html"}
 
 
@@ -209,7 +209,7 @@ def test_what_is_printed_is_as_given_and_what_is_written_as_seen_from_the_report
     page = (here / "deep/out/report.html").read_text()
     for words in ("../../runs/c/recipe.toml is not a recipe", "<code>../../nothing</code>: no run in it"):
         assert words in page
-    assert "../../runs/a" in (here / "deep/out/tables/accuracy.csv").read_text()
+    assert "../../runs/a" in (here / "deep/out/tables/results.csv").read_text()
     assert str(here) not in page
     err = refused(capsys, "runs/c", "--out", "other")
     assert err.startswith("codecl: no finished run in runs/c; runs/c/recipe.toml is not a recipe: ")
@@ -239,20 +239,6 @@ def test_a_cell_of_a_sweep_is_called_by_what_it_varies(here):
 # What else is said.
 
 
-def test_the_memory_table_is_printed_in_short_and_its_file_named(here, capsys):
-    write_run(here / "runs/a", "gpm")
-    _, out, _ = report(capsys, "runs", "--out", "out")
-    assert out.partition("Memory and time\n\n")[2].splitlines()[:6] == [
-        CONDITION,
-        "method  memory  of it per task  time a run  between tasks  runs",
-        "------  ------  --------------  ----------  -------------  ----",
-        "gpm      12 kB           500 B       1m15s             5s  runs/a",
-        "",
-        "With formulas, epochs and machines: out/tables/memory.txt",
-    ]
-    assert "bytes of a layer" in (here / "out/tables/memory.txt").read_text()
-
-
 def test_logs_that_are_missing_and_damaged_are_told_apart(here):
     whole = [epoch(0, 1), task(0, 0.25), epoch(1, 1), task(1, 0.75)]
     broken = task(1, 0.75) | {"layers": {"net.a.weight": 3}}
@@ -268,8 +254,29 @@ def test_logs_that_are_missing_and_damaged_are_told_apart(here):
     assert damaged.startswith(
         "Training curves, spectra and capacities are missing or incomplete where log.jsonl is damaged: c (line 5: "
     )
-    assert damaged.endswith("; d (line 2: the layer 'net.a.weight' must be a table; got 3).")
+    assert damaged.endswith("; d (line 2: layers.net.a.weight must be a table; got 3).")
     kinds = {
         kind: {name[len(f"figures/{kind}-")] for name in made.files if kind in name} for kind in ("curves", "spectra")
     }
     assert kinds == {"curves": {"a", "c", "d", "e"}, "spectra": {"a", "c"}}  # what stands before the damage counts
+
+
+def test_control_characters_reach_no_terminal(here, capsys):
+    write_run(here / "runs/a\x1b[31m", "gpm")
+    write_run(here / "runs/b\x1b[31m", "gpm", recipe_only=True)
+    (here / "runs/c\x9b").mkdir()
+    (here / "runs/c\x9b/recipe.toml").write_text("method = ")
+    _, out, err = report(capsys, "runs")
+    assert "runs/a?[31m" in out
+    assert not set("\x1b\x07\x9b") & set(out + err)
+
+
+@pytest.mark.slow
+def test_compare_writes_a_report_and_says_what_was_seen(here, capsys):
+    tiny = ("--tasks", "2", "--epochs", "1", "--set", "batch_size=400", "--quiet")
+    code, out, err = codecl(capsys, "compare", "--methods", "finetune", *tiny, "--out", "runs", "--report")
+    assert (code, err) == (0, "")
+    sentence, page = out.splitlines()[-2:]
+    assert sentence.startswith("finetune, batch_size = 400 alone: ACC ")
+    assert page == "report: runs/report/report.html"
+    assert sentence in (here / "runs/report/report.html").read_text()

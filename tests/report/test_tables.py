@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 def test_mean_and_deviation_over_seeds(tmp_path):
     write_run(tmp_path / "a", "code-cl", FIRST, seed=0)
     write_run(tmp_path / "b", "code-cl", SECOND, seed=1)
-    table = tables(tmp_path)["accuracy"]
+    table = tables(tmp_path)["results"]
     assert cell(table, "ACC %") == Cell(84.0, pytest.approx(32**0.5), 2)  # (4² + 4²) / (2 − 1)
     assert cell(table, "BWT %") == Cell(-6.0, pytest.approx(32**0.5), 2)
     (line,) = lines(table)
@@ -34,12 +34,13 @@ def test_mean_and_deviation_over_seeds(tmp_path):
         "BWT %": "-6.00 ± 5.66",
         "paper ACC": "77.21 ± 0.32",
         "paper BWT": "-1.1 ± 0.28",
+        "paper FWT": "5.92 ± 0.34",
     }
 
 
 def test_one_seed_has_no_deviation_and_one_task_no_backward_transfer(tmp_path):
     write_run(tmp_path / "a", "code-cl", [[75.0]])
-    (line,) = lines(tables(tmp_path)["accuracy"])
+    (line,) = lines(tables(tmp_path)["results"])
     assert (line["ACC %"], line["seeds"]) == ("75.00", "1")
     assert "BWT %" not in line  # nobody has one
 
@@ -48,62 +49,133 @@ def test_forward_transfer_is_paired_by_seed(tmp_path):
     write_run(tmp_path / "gpm", "gpm", FIRST)
     write_run(tmp_path / "a", "code-cl", SECOND)
     write_run(tmp_path / "b", "code-cl", FIRST, seed=1)  # gpm has no such run
-    table = tables(tmp_path)["transfer"]
+    table = tables(tmp_path)["results"]
     assert [(line["method"], line["FWT % over gpm"], line["seeds"], line["runs"]) for line in lines(table)] == [
+        ("code-cl", "4.00", "2", ("a", "b")),  # ((84 − 80) + (94 − 90)) / 2, of seed 0 alone
         ("gpm", "0.00", "1", ("gpm",)),
-        ("code-cl", "4.00", "1", ("a",)),  # ((84 − 80) + (94 − 90)) / 2
     ]
+    assert cell(table, "FWT % over gpm").runs == cell(table, "ACC over gpm").runs == 1
 
 
 def test_forward_transfer_over_another_method(tmp_path):
     write_run(tmp_path / "gpm", "gpm", FIRST)
     write_run(tmp_path / "a", "code-cl", SECOND)
-    found = {line["method"]: line["FWT % over code-cl"] for line in lines(tables(tmp_path, "code-cl")["transfer"])}
+    found = {line["method"]: line["FWT % over code-cl"] for line in lines(tables(tmp_path, "code-cl")["results"])}
     assert found == {"gpm": "-4.00", "code-cl": "0.00"}
 
 
 def test_without_the_baseline_there_is_no_forward_transfer(tmp_path):
     write_run(tmp_path / "a", "code-cl")
     write_run(tmp_path / "b", "gpm", tasks=2, epochs=7)  # of another budget
-    assert set(tables(tmp_path)) == {"accuracy", "memory"}
+    rows = lines(tables(tmp_path)["results"])
+    found = {line["method"]: (line["FWT % over gpm"], line["ACC over gpm"]) for line in rows}
+    assert found == {"code-cl": ("–", "–"), "gpm": ("0.00", "baseline")}
 
 
 def test_of_several_baselines_the_one_of_the_recipe_file_counts(tmp_path):
     write_run(tmp_path / "a", "gpm", SECOND, changes={"threshold": 0.9})
     write_run(tmp_path / "b", "gpm", FIRST)
     write_run(tmp_path / "c", "sgp", FIRST)
-    found = {line["method"]: line["FWT % over gpm"] for line in lines(tables(tmp_path)["transfer"])}
+    found = {line["method"]: line["FWT % over gpm"] for line in lines(tables(tmp_path)["results"])}
     assert found == {"sgp": "0.00", "gpm": "0.00"}
 
 
+def write_two_seeds(folder, method, first, second):
+    for seed, accuracy in enumerate((first, second)):
+        write_run(folder / f"{method}-{seed}", method, accuracy, seed=seed)
+
+
+def flat(acc):
+    """An accuracy matrix of two tasks with this ACC and no forgetting."""
+    return [[acc, None], [acc, acc]]
+
+
 def test_the_baseline_does_not_compete_with_itself(tmp_path):
-    write_run(tmp_path / "gpm", "gpm", SECOND)
-    write_run(tmp_path / "a", "code-cl", FIRST)
-    write_run(tmp_path / "b", "sgp", [[82.0, None], [70.0, 90.0]])
-    table = tables(tmp_path)["transfer"]
+    write_two_seeds(tmp_path, "gpm", SECOND, SECOND)
+    write_two_seeds(tmp_path, "code-cl", FIRST, FIRST)
+    write_two_seeds(tmp_path, "sgp", [[82.0, None], [70.0, 90.0]], [[82.0, None], [70.0, 90.0]])
+    table = tables(tmp_path)["results"]
     ranks = {line["method"]: cell(table, "FWT % over gpm", i).rank for i, line in enumerate(lines(table))}
     assert ranks == {"gpm": 0, "code-cl": 2, "sgp": 1}
+
+
+def test_the_difference_is_paired_by_seed_and_has_its_interval(tmp_path):
+    write_two_seeds(tmp_path, "gpm", flat(60.0), flat(70.0))
+    write_two_seeds(tmp_path, "code-cl", flat(64.0), flat(75.0))  # 4 and 5 above
+    write_two_seeds(tmp_path, "sgp", flat(65.0), flat(68.0))  # 5 above and 2 below
+    table = tables(tmp_path)["results"]
+    assert [line["method"] for line in lines(table)] == ["code-cl", "sgp", "gpm"]  # the best comes first
+    half = 12.7062 * 0.5**0.5 / 2**0.5  # t of one degree of freedom, s = √½, n = 2
+    assert cell(table, "ACC over gpm") == Cell(4.5, None, 2, interval=pytest.approx((4.5 - half, 4.5 + half), abs=1e-3))
+    assert [line["ACC over gpm"] for line in lines(table)] == [
+        "+4.50 [-1.85, +10.85]",
+        "+1.50 [-42.97, +45.97]",
+        "baseline",
+    ]
+    row = next(csv.DictReader(io.StringIO(csv_text(table))))
+    assert [float(row[f"ACC over gpm{end}"]) for end in (" low", "", " high")] == pytest.approx(
+        [-1.853, 4.5, 10.853], abs=1e-3
+    )
+
+
+def test_a_single_seed_is_never_marked_as_best(tmp_path):
+    write_two_seeds(tmp_path, "gpm", FIRST, FIRST)
+    write_two_seeds(tmp_path, "sgp", SECOND, SECOND)
+    assert [cell(tables(tmp_path)["results"], "ACC %", row).rank for row in range(2)] == [1, 2]
+    write_run(tmp_path / "one", "code-cl", [[81.0, None], [71.0, 91.0]])
+    table = tables(tmp_path)["results"]
+    assert [cell(table, "ACC %", row).rank for row in range(3)] == [0, 0, 0]
+    assert any("single seed" in note for note in table.notes)
+
+
+def test_further_measures(tmp_path):
+    write_run(tmp_path / "a", "gpm", [[80.0, None, None], [90.0, 60.0, None], [70.0, 50.0, 40.0]])
+    (line,) = lines(tables(tmp_path)["measures"])
+    assert line["learned %"] == "60.00"  # (80 + 60 + 40) / 3
+    assert line["forgotten %"] == "15.00"  # from 90 to 70 and from 60 to 50
+    assert line["over seen %"] == "69.44"  # (80 + 75 + 160/3) / 3
+
+
+def test_a_sweep_is_chosen_by_validation_and_not_by_test(tmp_path):
+    for aperture, accuracy, validation in ((2, SECOND, [60.0, 64.0]), (4, FIRST, [70.0, 72.0])):  # test ACC 88 and 80
+        for seed in (0, 1):
+            write_run(
+                tmp_path / f"{aperture}-{seed}", "code-cl", accuracy, seed=seed, changes={"aperture": aperture},
+                result={"validation": validation},
+            )  # fmt: skip
+    table = tables(tmp_path)["ablation-aperture"]
+    assert [(line["aperture"], line["validation %"], line["ACC %"]) for line in lines(table)] == [
+        ("2", "62.00 ± 0.00", "88.00 ± 0.00"),
+        ("4", "71.00 ± 0.00", "80.00 ± 0.00"),
+    ]
+    assert [cell(table, "validation %", row).rank for row in range(2)] == [2, 1]
+    assert [cell(table, "ACC %", row).rank for row in range(2)] == [0, 0]
+    assert "best by validation: aperture = 4 (validation 71.00 ± 0.00 %, test ACC 80.00 ± 0.00 %)." in table.notes[-2]
+    write_run(tmp_path / "old", "code-cl", FIRST, changes={"aperture": 8})  # a record without it
+    table = tables(tmp_path)["ablation-aperture"]
+    assert not any("best by" in note for note in table.notes)
+    assert any("test data are not to choose by" in note for note in table.notes)
 
 
 def test_where_it_is_not_clear_which_baseline_is_meant_there_is_none(tmp_path):
     write_run(tmp_path / "a", "gpm", changes={"threshold": 0.9})
     write_run(tmp_path / "b", "gpm", changes={"threshold": 0.8, "increment": 0.1})  # no ablation: two values differ
     write_run(tmp_path / "c", "sgp")
-    assert set(tables(tmp_path)) == {"accuracy", "memory"}
+    assert "FWT % over gpm" not in {column.name for column in tables(tmp_path)["results"].columns}
 
 
 def test_multitask_has_no_transfer_and_takes_no_rank(tmp_path):
-    write_run(tmp_path / "m", "multitask", [[99.0, 99.0]])
-    write_run(tmp_path / "a", "gpm", FIRST)
-    write_run(tmp_path / "b", "code-cl", SECOND)
-    made = tables(tmp_path)
-    assert [(line["method"], line["ACC %"], line["BWT %"]) for line in lines(made["accuracy"])] == [
-        ("multitask", "99.00", "–"),
-        ("gpm", "80.00", "-10.00"),
-        ("code-cl", "88.00", "-2.00"),
+    write_two_seeds(tmp_path, "multitask", [[99.0, 99.0]], [[99.0, 99.0]])
+    write_two_seeds(tmp_path, "gpm", FIRST, FIRST)
+    write_two_seeds(tmp_path, "code-cl", SECOND, SECOND)
+    table = tables(tmp_path)["results"]
+    names = ("method", "ACC %", "BWT %", "FWT % over gpm")
+    assert [tuple(line[name].split(" ±")[0] for name in names) for line in lines(table)] == [
+        ("multitask", "99.00", "–", "–"),
+        ("code-cl", "88.00", "-2.00", "4.00"),
+        ("gpm", "80.00", "-10.00", "0.00"),
     ]
-    assert [cell(made["accuracy"], "ACC %", row).rank for row in range(3)] == [0, 2, 1]
-    assert [line["method"] for line in lines(made["transfer"])] == ["gpm", "code-cl"]
+    assert [cell(table, "ACC %", row).rank for row in range(3)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +192,7 @@ def test_multitask_has_no_transfer_and_takes_no_rank(tmp_path):
 def test_runs_of_another_budget_or_reading_share_neither_row_nor_rank(tmp_path, other):
     write_run(tmp_path / "a", "code-cl", seed=0)
     write_run(tmp_path / "b", "code-cl", seed=1, **other)
-    table = tables(tmp_path)["accuracy"]
+    table = tables(tmp_path)["results"]
     assert [line["runs"] for line in lines(table)] in ([("a",), ("b",)], [("b",), ("a",)])
     assert len({line["section"] for line in lines(table)}) == len(table.sections) == 2
     assert not any(cell(table, "ACC %", section=s).rank for s in (0, 1))
@@ -141,12 +213,12 @@ def test_a_number_is_the_same_however_it_is_written(tmp_path):
 
 def test_what_a_run_departs_in_is_named(tmp_path):
     write_run(tmp_path / "a", "code-cl", changes={"aperture": 2, "lr": 0.5})
-    assert [line["method"] for line in lines(tables(tmp_path)["accuracy"])] == ["code-cl, aperture = 2, lr = 0.5"]
+    assert [line["method"] for line in lines(tables(tmp_path)["results"])] == ["code-cl, aperture = 2, lr = 0.5"]
 
 
 def test_sd_style_results_say_so(tmp_path):
     write_run(tmp_path / "a", "trgp-sd")
-    assert [line["method"] for line in lines(tables(tmp_path)["accuracy"])] == ["trgp-sd (SD-style)"]
+    assert [line["method"] for line in lines(tables(tmp_path)["results"])] == ["trgp-sd (SD-style)"]
 
 
 def test_the_same_seed_again_is_not_counted(tmp_path):
@@ -158,18 +230,6 @@ def test_the_same_seed_again_is_not_counted(tmp_path):
     assert [run.name for run in experiment.repeats] == ["copy"]
 
 
-def test_overlapping_classes_have_a_table_with_all_three(tmp_path):
-    write_run(tmp_path / "a", "gpm", FIRST, benchmark="ol-cifar100")
-    write_run(tmp_path / "b", "code-cl", SECOND, benchmark="ol-cifar100")
-    made = tables(tmp_path)
-    assert set(made) == {"overlapping", "memory"}
-    last = lines(made["overlapping"])[1]
-    ours = {name: last[name] for name in ("method", "ACC %", "BWT %", "FWT % over gpm", "paper ACC")}
-    assert ours == {
-        "method": "code-cl", "ACC %": "88.00", "BWT %": "-2.00", "FWT % over gpm": "4.00", "paper ACC": "76.89 ± 0.42",
-    }  # fmt: skip
-
-
 def test_memory_has_the_formula_and_what_was_measured(tmp_path):
     write_run(tmp_path / "a", "gpm", seed=0)
     write_run(tmp_path / "b", "gpm", seed=1, result={"bytes": {"memory": 14_000, "per_task": 500}})
@@ -177,7 +237,10 @@ def test_memory_has_the_formula_and_what_was_measured(tmp_path):
     assert line["order in the paper"] == "O(N²)"
     assert line["bytes of a layer"] == "8Nr"
     assert line["memory"] == "13 kB ± 1.41 kB"
-    assert (line["of it per task"], line["time a run"], line["training epoch"]) == ("500 B", "1m15s", "10.00 s")
+    assert line["of it per task"] == "500 B"
+    (line,) = lines(tables(tmp_path)["time"])
+    assert (line["time a run"], line["training epoch"], line["between tasks"]) == ("1m15s", "10.00 s", "5s")
+    assert "make bench" in tables(tmp_path)["time"].notes[-1]
 
 
 def ranks(*values, best="highest", unranked=()):
@@ -233,7 +296,7 @@ def test_only_whole_records_count(tmp_path):
         assert name in words
         assert "\n" not in words
     assert "acc is 99.0, but the accuracy matrix gives 80.0" in damaged["bad/acc"]
-    assert "threshold is 0.97; here 0.5" in damaged["bad/recipe"]
+    assert "settings.threshold is 0.5 in it and 0.97 in recipe.toml" in damaged["bad/recipe"]
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path):

@@ -106,6 +106,13 @@ def test_the_file_of_a_benchmark_wins_over_the_reading_of_a_preset(monkeypatch):
     assert (recipe.settings["aperture"], recipe.settings["overlap"]) == (16.0, 0.25)
 
 
+def test_a_name_in_two_tables_is_told_apart():
+    recipe = make_recipe({"method": "api"}, {"training.warm_up": 0.1, "settings.warm_up": 3, "settings.rho": 0.25})
+    assert (recipe.training["warm_up"], recipe.settings["warm_up"], recipe.settings["rho"]) == (0.1, 3, 0.25)
+    with pytest.raises(UsageError, match=r"^api has 'warm_up' twice: say training.warm_up or settings.warm_up\.$"):
+        make_recipe({"method": "api"}, {"warm_up": 3})
+
+
 def test_quick_cuts_the_schedule_whatever_else_is_said():
     assert make_recipe({}, {}).training["epochs"] == 30
     assert make_recipe({"quick": True}, {}).training["epochs"] == 15

@@ -2,13 +2,14 @@
 
 import json
 import tomllib
+from dataclasses import replace
 
 import pytest
 
 from codecl.errors import UsageError
 from codecl.report.comparison import compare_cells
 from codecl.runs.recipe import make_recipe
-from codecl.runs.sweep import cell_name, parse_variations, split_values, variation_tables
+from codecl.runs.sweep import cell_name, parse_variations, variation_tables
 from tests.runs.running import codecl, contents, log_of, make_result, result_of
 
 pytestmark = pytest.mark.slow
@@ -42,27 +43,26 @@ def plugin(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "pieces"),
+    ("text", "values"),
     [
-        ("1,2.5, 4", ["1", "2.5", "4"]),
-        ("[1, 2],[3]", ["[1, 2]", "[3]"]),
-        ('{"a,b"=1, c=[2,3]},4', ['{"a,b"=1, c=[2,3]}', "4"]),
-        (r'"a\",b",c', [r'"a\",b"', "c"]),
-        (r'"a\\",b', [r'"a\\"', "b"]),
-        (r"'a\',b", [r"'a\'", "b"]),
-        ("""'"',"']" """, ["""'"'""", '''"']"''']),
-        ("", [""]),
-        ("1,,2", ["1", "", "2"]),
+        ("1,2.5, 4", [1, 2.5, 4]),
+        ("[1, 2],[3]", [[1, 2], [3]]),
+        ('{"a,b"=1, c=[2,3]},4', [{"a,b": 1, "c": [2, 3]}, 4]),
+        (r'"a\",b","c"', ['a",b', "c"]),
+        (r'"a\\","b"', ["a\\", "b"]),
+        ("""'"',"']" """, ['"', "']"]),
+        ("a b, c", ["a b", "c"]),
+        ("x=1,2", ["x=1", 2]),
     ],
 )
-def test_values_are_split_at_their_commas_and_no_others(text, pieces):
-    assert split_values(text) == pieces
+def test_values_are_split_at_their_commas_and_no_others(text, values):
+    assert parse_variations([f"name={text}"]) == {"name": values}
 
 
-@pytest.mark.parametrize("text", ["[1,2", "1]", "]1[", '"a', "it's", "{a=1,[2}", '"\\"'])
-def test_halves_of_brackets_and_quotes_are_refused(text):
-    with pytest.raises(UsageError, match="without its other half"):
-        split_values(text)
+@pytest.mark.parametrize("text", ["[1,2", "1]", "]1[", '"a', "it's", "{a=1,[2}", '"\\"', "[1],word", '"a",word'])
+def test_words_beside_brackets_or_quotes_are_refused(text):
+    with pytest.raises(UsageError, match=r"^--vary name=.*: give all values as TOML, words and"):
+        parse_variations([f"name={text}"])
 
 
 def test_values_are_what_set_would_make_of_them():
@@ -135,10 +135,32 @@ def test_the_table_has_a_row_for_every_value_also_where_nothing_came_out():
     assert lines[3].split() == ["6", "(base)", "85.00", "–", "1", "1m01s", "2", "kB"]
     assert lines[4].split() == ["8", "–", "–", "0", "–", "–"]
     assert "ddof = 1" in lines[5]
+    assert not any("best by" in line for line in lines)
+    validated = [replace(run, validation=[v, v]) for run, v in ((first, 70.0), (second, 72.0), (better, 60.0))]
+    lines = compare_cells([("a=1", {"a": 1}, validated[:2]), ("a=2", {"a": 2}, validated[2:])]).splitlines()
+    assert lines[0].split()[:5] == ["a", "validation", "%", "ACC", "%"]
+    assert lines[-1] == "best by validation: a = 1 (validation 71.00 ± 1.41 %, test ACC 81.00 ± 1.41 %)."  # 85.25 at 2
     both = [("base", {"a": 1, "b": "x"}, [better]), ("b=y", {"a": 1, "b": "y"}, [])]
     lines = compare_cells(both).splitlines()
     assert lines[0].split()[:2] == ["a", "b"]
     assert [line.split()[:3] for line in lines[2:]] == [["1", "(base)", "x"], ["1", "y", "–"]]
+
+
+def test_the_best_cell_is_chosen_by_validation_and_not_by_test_accuracy():
+    def of(test, *validations):
+        return [
+            replace(make_result("code-cl", s, [[test, None], [test, test]]), validation=[v, v])
+            for s, v in enumerate(validations)
+        ]
+
+    rows = [("a=1", {"a": 1}, of(90.0, 70.0, 72.0)), ("a=2", {"a": 2}, of(60.0, 71.5, 71.0)), ("a=3", {"a": 3}, [])]
+    table = compare_cells(rows).splitlines()
+    assert table[0].split()[:3] == ["a", "validation", "%"]
+    assert table[2].split()[:4] == ["1", "71.00", "±", "1.41"]
+    assert table[3].split()[:3] == ["2", "*", "71.25"]
+    assert table[-1].startswith("* the highest validation accuracy")
+    rows[0][2][0] = replace(rows[0][2][0], validation=None)  # a record of before
+    assert compare_cells(rows).splitlines()[3].split()[:2] == ["2", "71.25"]  # nothing to choose from
 
 
 def test_a_sweep_through_its_whole_life(tmp_path, capsys, plugin):
@@ -159,11 +181,15 @@ def test_a_sweep_through_its_whole_life(tmp_path, capsys, plugin):
     assert changed["base"]["settings"]["strength"] == 2.0
     base, other = (result_of(out / cell / "seed0") for cell in ("base", "other=3"))
     first, second, _ = printed.strip().split("\n\n")
-    assert [line.split()[:3] for line in first.splitlines()[2:]] == [
-        ["1", "–", "–"],
-        ["2", "(base)", f"{base['acc']:.2f}"],
+    validation = f"{sum(base['validation']) / 2:.2f}"
+    assert [line.split()[:4] for line in first.splitlines()[2:4]] == [
+        ["1", "–", "–", "–"],
+        ["2", "(base)", validation, f"{base['acc']:.2f}"],
     ]
-    assert [line.split()[:2] for line in second.splitlines()[2:]] == [["1", "(base)"], ["3", f"{other['acc']:.2f}"]]
+    assert second.splitlines()[3].split()[:3] == ["3", validation, f"{other['acc']:.2f}"]
+    assert second.splitlines()[4] == (
+        f"best by validation: other = 1 (validation {validation} %, test ACC {base['acc']:.2f} %)."
+    )
     assert base["accuracy"] == other["accuracy"]  # it has no effect
 
     before = contents(out)

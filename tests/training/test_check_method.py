@@ -72,7 +72,80 @@ class LosesWhatItLearns(CodeCL):
         return state | {"parameters": [torch.zeros_like(p) for p in state["parameters"]]} if within_task else state
 
 
+class AcceptsNaN(Method):
+    """Remembers a weight, whatever it is."""
+
+    kept = ()
+
+    def remember(self, loader):
+        self.kept = (*self.kept, self.model.backbone.hidden.weight.detach().clone())
+
+    def memory_state(self):
+        return {"kept": list(self.kept)}
+
+    def load_memory(self, state):
+        self.kept = tuple(state["kept"])
+
+
+class CountsBeforeItFails(AcceptsNaN):
+    """Remembers something before it has read all of the data."""
+
+    def remember(self, loader):
+        super().remember(loader)
+        if not all(bool(batch[0].isfinite().all()) for batch in loader):
+            raise ValueError("NaN")
+
+
+class BeginsBeforeItFails(AcceptsNaN):
+    """The same, as a task begins."""
+
+    plain_first_task = False
+
+    def prepare(self, loader):
+        self.kept = (*self.kept, torch.zeros(1))
+        list(loader)
+        return {}
+
+
+class WantsFloats(Method):
+    def __init__(self, model, *, strength=2.0, **common):
+        super().__init__(model, **common)
+        self.strength = torch.full((2,), strength)
+        if not self.strength.is_floating_point():
+            raise TypeError("a float is needed")
+
+
+class WalksOverAllTasks(Method):
+    def task(self, task):
+        for _ in self.tasks:
+            repr(task)
+        return super().task(task)
+
+
+class CoarseInHalfPrecision(Method):
+    """Describes a rank that follows the dtype of what the layers see."""
+
+    rank = 0
+
+    def remember(self, loader):
+        seen = []
+        hook = self.model.backbone.last.register_forward_hook(lambda _, args, out: seen.append(out.dtype))
+        for batch in loader:
+            self.forward(self.model, batch)
+        hook.remove()
+        self.rank = 40 if torch.bfloat16 in seen else 100
+
+    def memory_summary(self):
+        return {"backbone.last.weight": {"rank": self.rank}}
+
+
 BROKEN = {
+    AcceptsNaN: "check_weights_that_are_not_finite_are_not_remembered",
+    CountsBeforeItFails: "check_a_failed_end_can_be_repeated",
+    BeginsBeforeItFails: "check_a_failed_begin_can_be_repeated",
+    WantsFloats: "check_whole_numbers_serve_as_settings",
+    WalksOverAllTasks: "check_a_switch_costs_the_same_after_many_tasks",
+    CoarseInHalfPrecision: "check_half_precision_remembers_what_full_precision_does",
     ForgetsMemory: "check_state_is_plain",
     DrawsRandomNumbers: "check_random_state_is_untouched",
     LeavesForward: "check_model_is_handed_back_clean",
@@ -86,14 +159,18 @@ BROKEN = {
 @pytest.mark.parametrize(("method", "name"), BROKEN.items(), ids=lambda value: getattr(value, "__name__", value))
 def test_a_broken_promise_is_noticed(method, name):
     check = next(check for check in CHECKS if check.__name__ == name)
-    with pytest.raises((AssertionError, ValueError)):
+    with pytest.raises((AssertionError, ValueError, TypeError)):
         check(method)
 
 
 def test_check_method_runs_them_all_and_stops_at_the_first_failure():
     assert check_method(Method) == [check.__name__ for check in CHECKS]
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError) as refused:
         check_method(ReportsNonsense)
+    assert str(refused.value) == (
+        "finetune breaks a promise, check_memory_is_reported: ``bytes()`` gives whole numbers that are not negative, "
+        "and no less for all than for a task. bytes() is {'memory': -1, 'per_task': 0}"
+    )
 
 
 def test_a_run_that_cannot_resume_exactly_is_noticed():

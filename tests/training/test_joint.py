@@ -18,7 +18,8 @@ from codecl.runs.run import run
 from codecl.runs.rundir import RunDirectory
 from codecl.training.check import PLAN, network, small_stream
 from codecl.training.engine import Trainer
-from codecl.training.stream import BatchLoader, JointPart, Tensors
+from codecl.training.loader import BatchLoader
+from codecl.training.stream import JointPart, Tensors
 from tests.runs.running import make_result
 
 SIZES = (3, 1, 5)

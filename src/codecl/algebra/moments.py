@@ -4,7 +4,7 @@
 How the sum is kept depends on what it costs and on what it would lose:
 
 - fewer rows than dimensions: the rows themselves, ``[n, d]``;
-- float32 and narrower: the Gram matrix in float64, where products of float32 numbers are exact;
+- float32, as which narrower ones count: the Gram matrix in float64, where products of float32 numbers are exact;
 - float64: a triangular factor ``T`` with ``TᵀT = ΣXᵀX``, because squaring would lose half of the digits.
 """
 
@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 
 from codecl.algebra.tolerances import WORKING_DTYPE, relative_rank_floor
+
+ROWS_AT_ONCE, COLUMNS_AT_ONCE = 2048, 192
+"""The size of the products of which a Gram matrix is made."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +38,9 @@ class Moments:
             raise ValueError(f"rows must be a tensor [n, d]; got {given}.")
         if not rows.is_floating_point():
             raise ValueError(f"rows must be floating point; got {rows.dtype}. Convert with rows.float().")
+        if rows.layout != torch.strided or rows.is_meta:
+            kind = "on the meta device" if rows.is_meta else f"stored as {rows.layout}"
+            raise ValueError(f"rows must be a dense tensor with values; got one {kind}. Convert with rows.to_dense().")
         n, d = rows.shape
         if n == 0 or d == 0:
             raise ValueError(
@@ -43,6 +49,8 @@ class Moments:
         rows = rows.detach()
         if rows.device.type == "mps":  # no float64 there
             rows = rows.cpu()
+        if rows.element_size() < torch.float32.itemsize:
+            rows = rows.float()  # the numbers are exact in it, and directions below the eps of narrow ones are real
         moments = cls(n, relative_rank_floor(rows.dtype), root=rows)._compact()
         held = moments.root if moments.root is not None else moments.gram
         if held is None or not bool(torch.isfinite(held).all()):
@@ -124,8 +132,7 @@ class Moments:
         if self.gram is not None:
             return self.gram
         assert self.root is not None
-        root = self.root.to(WORKING_DTYPE)
-        return root.mT @ root
+        return _gram(self.root)
 
     def _compact(self) -> Moments:
         """Never more than ``[d, d]`` numbers."""
@@ -136,3 +143,15 @@ class Moments:
         if self.floor <= relative_rank_floor(WORKING_DTYPE):
             return Moments(self.count, self.floor, root=torch.linalg.qr(self.root, mode="r").R)
         return Moments(self.count, self.floor, gram=self._as_gram())
+
+
+def _gram(rows: Tensor) -> Tensor:
+    """``XᵀX`` in float64: pieces that fit into a cache, and of them only what lies on or below the diagonal."""
+    d = rows.shape[1]
+    lower = torch.zeros(d, d, dtype=WORKING_DTYPE, device=rows.device)
+    for piece in torch.split(rows, ROWS_AT_ONCE):
+        X = piece.to(WORKING_DTYPE)
+        for i in range(0, d, COLUMNS_AT_ONCE):
+            end = min(i + COLUMNS_AT_ONCE, d)
+            lower[i:end, :end].addmm_(X[:, i:end].mT, X[:, :end])
+    return lower.tril() + lower.tril(-1).mT

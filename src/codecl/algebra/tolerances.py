@@ -28,5 +28,8 @@ ORTHONORMAL = 1e-6
 
 
 def relative_rank_floor(dtype: torch.dtype) -> float:
-    """The share of σ_max below which a singular value of data of this dtype is noise."""
-    return RANK * torch.finfo(dtype).eps
+    """The share of σ_max below which a singular value of data of this dtype is noise.
+
+    Half precision counts as float32: what was rounded to it is data like any other, and moments are taken in float32.
+    """
+    return RANK * min(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)

@@ -40,6 +40,19 @@ def take(loader: Iterable[Any] | None, samples: int | None) -> list[Any]:
         return list(taking(loader, samples))
 
 
+def peek(loader: Iterable[Any] | None) -> list[Any]:
+    """The first batch of ``loader``, whose generators stay where they are; none of what is read only once."""
+    if loader is None or isinstance(loader, Iterator):
+        return []
+    own = [getattr(part, "generator", None) for part in (loader, getattr(loader, "sampler", None))]
+    states = [(generator, generator.get_state()) for generator in own if isinstance(generator, torch.Generator)]
+    try:
+        return take(loader, 1)
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
+
+
 def taking(loader: Iterable[Any] | None, samples: int | None) -> Iterator[Any]:
     """The same, one batch at a time, so that all of them need not fit into memory."""
     if loader is None or isinstance(loader, (str, bytes)) or not isinstance(loader, Iterable):

@@ -16,9 +16,10 @@ from torch.overrides import TorchFunctionMode
 from codecl.algebra import Moments
 from codecl.attach.batches import Forward, call_with_first
 from codecl.attach.forward import AttachedForward
-from codecl.attach.preserve import evaluating
+from codecl.attach.patching import evaluating, in_mode, untouched_buffers
 from codecl.attach.weight import Listener, ProtectedWeight
 from codecl.layers.base import LayerKind, is_registered
+from codecl.layers.traced import tensors_in
 from codecl.randomness import untouched_randomness
 
 
@@ -51,6 +52,25 @@ def listen(
     with evaluating(model), torch.no_grad(), untouched_randomness(), _NoOtherUse(every), listening(every, listener):
         for batch in batches:
             forward(model, batch)
+
+
+def check_uses(
+    model: nn.Module, weights: Mapping[str, ProtectedWeight], batches: Sequence[Any], forward: Forward
+) -> None:
+    """Refuse a model that uses one of ``weights`` where its inputs cannot be captured, in evaluation or in training.
+
+    Flags, buffers and random states stay as they were.
+    """
+    listen(model, weights, batches, lambda weight, kind, x: _check_rows_describe_output(kind, x), forward)
+    training = in_mode(model, training=True)
+    with training, untouched_buffers(model), torch.no_grad(), untouched_randomness(), _NoOtherUse(weights.values()):
+        for batch in batches:
+            try:
+                forward(model, batch)
+            except UnseenUse:
+                raise
+            except Exception:  # the model's own, as of a batch norm on one input: training will say so
+                return
 
 
 def moments_in_pieces(weight: ProtectedWeight, kind: LayerKind, x: Any) -> Iterator[list[Moments]]:
@@ -94,19 +114,7 @@ def _check_rows_describe_output(kind: LayerKind, x: Any) -> None:
     """A subclass with a forward of its own must still compute ``rows · matrixᵀ + bias``, in whatever order."""
     forward = vars(kind.module).get("forward")
     assert isinstance(forward, AttachedForward)
-    if forward.standard and is_registered(type(kind.module)):
-        return
-    expected = kind.expected(x).flatten().sort().values
-    if len(expected) == 0:
-        return
-    output = kind.output(forward.repeat())
-    if (
-        not isinstance(output, Tensor)
-        or output.numel() != len(expected)
-        or not torch.allclose(
-            output.flatten().sort().values, expected, rtol=1e-2, atol=1e-3 * float(expected.abs().max())
-        )
-    ):
+    if not (forward.standard and is_registered(type(kind.module))) and not kind.describes(x, forward.repeat):
         raise UnseenUse(
             f"'{kind.module_name}' is {type(kind.module).__name__}, whose forward is not the weight times its rows. "
             "Register a kind for this type (codecl.layers.register) or name the layer in skip=[…]."
@@ -132,9 +140,11 @@ class _NoOtherUse(TorchFunctionMode):
                 self.watched[id(result)] = weight
                 self.aliases.append(result)
             return result
-        for argument in _tensors_in(_valued(name, args), kwargs):
+        for argument in tensors_in(_valued(name, args), kwargs):
             weight = self.watched.get(id(argument))
-            if weight is not None and weight.calls == 0 and any(r is not argument.grad for r in _tensors_in(result)):
+            if weight is None or any(side.calls for side in weight.sides):
+                continue
+            if any(r is not argument.grad and r is not argument for r in tensors_in(result)):
                 raise UnseenUse(
                     f"'{weight.name}' is used by {name} outside a call of "
                     f"'{weight.kind.module_name}', where its inputs cannot be captured. "
@@ -148,13 +158,3 @@ def _valued(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     if name.startswith("new") or name.endswith("_like"):
         return ()
     return args[:1] if name in ("to", "type_as") else args
-
-
-def _tensors_in(*values: Any) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (tuple, list)):
-            yield from _tensors_in(*value)
-        elif isinstance(value, dict):
-            yield from _tensors_in(*value.values())

@@ -31,7 +31,6 @@ class EffectiveWeight(Protocol):
 
     def weight(self, W: Tensor) -> Tensor:
         """The effective weight, ``[g, o, d] → [g, o, d]``."""
-        raise NotImplementedError
 
     def rows(self, X: Tensor) -> Tensor:
         """Rows ``X'``, ``[n, d]``, with ``X' Wᵀ = X W_effᵀ`` where ``g = 1``."""
@@ -39,11 +38,14 @@ class EffectiveWeight(Protocol):
 
     def parameters(self) -> list[nn.Parameter]:
         """What is learned."""
-        raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
         """What it takes to make it again, as tensors, numbers and strings."""
-        raise NotImplementedError
+
+    def follow(self, like: Tensor) -> None:
+        """Go where the weight ``like`` has gone: to another device or dtype."""
+        for parameter in self.parameters():
+            parameter.data = parameter.data.to(like)
 
 
 class Mixing(EffectiveWeight):
@@ -82,6 +84,12 @@ class Mixing(EffectiveWeight):
 
     def state(self) -> dict[str, Any]:
         return {"U": self.U, "M": self.M.detach().clone(), "replace": self.replace, "hold": self.hold}
+
+    def follow(self, like: Tensor) -> None:
+        super().follow(like)
+        self.U = self.U.to(like)
+        if self.replace:
+            self._eye = self._eye.to(like)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], like: Tensor) -> Self:
@@ -128,6 +136,10 @@ class Scaling(EffectiveWeight):
 
     def state(self) -> dict[str, Any]:
         return {"tasks": list(self.tasks), "Q": [Q.detach().clone() for Q in self.Q]}
+
+    def follow(self, like: Tensor) -> None:
+        super().follow(like)
+        self.U, self.columns = self.U.to(like), [columns.to(like.device) for columns in self.columns]
 
     def _is_removed(self) -> bool:
         """Whether the projection removes all gradient that reaches ``W`` through ``U``: then it is not computed."""
@@ -197,6 +209,10 @@ class Expansion(EffectiveWeight):
     def state(self) -> dict[str, Any]:
         return {"count": self.count, "new": self.new}
 
+    def follow(self, like: Tensor) -> None:
+        for parameter in (*self._weight.columns, *self._Phi):
+            parameter.data = parameter.data.to(like)
+
     @property
     def _mixtures(self) -> Tensor:
         return torch.cat(cast(list[Tensor], self._Phi[: self.count]), dim=2)
@@ -230,3 +246,8 @@ class Masked(EffectiveWeight):
 
     def state(self) -> dict[str, Any]:
         return {"task": self.task}
+
+    def follow(self, like: Tensor) -> None:
+        """Masks are in single precision at least, and ``weight`` makes of them what it needs."""
+        for parameter in self.parameters():
+            parameter.data = parameter.data.to(like.device)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from codecl.attach.weight import ProtectedWeight
+from codecl.attach.weight import ProtectedWeight, add_exactly
 
 
 @dataclass(eq=False)
@@ -59,13 +59,18 @@ class ExtendedWeight(ProtectedWeight):
 
     @property
     def always_restricts(self) -> bool:
-        return bool(self.columns)
+        return bool(self.columns) or super().always_restricts
+
+    def digest(self) -> Tensor:
+        return torch.cat([super().digest(), *(V.detach().sum().reshape(1) for V in self.columns)])
+
+    def difference(self, before: list[Tensor]) -> Tensor:
+        return self.join([new - old.to(new) for new, old in zip(self.tensors, before, strict=True)]).detach()
 
     def snapshot(self) -> list[Tensor]:
-        return [tensor.detach().clone() for tensor in self.tensors]
+        return [super().snapshot(), *(tensor.detach().clone() for tensor in self.columns)]
 
     @torch.no_grad()
     def restrict(self, before: list[Tensor]) -> None:
-        updates = self.project_all([new - old for new, old in zip(self.tensors, before, strict=True)])
-        for tensor, old, update in zip(self.tensors, before, updates, strict=True):
-            tensor.copy_(old + update)
+        self._exact = add_exactly(self.tensors, before, self._exact, self.project_all)
+        self.follow()

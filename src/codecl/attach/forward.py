@@ -10,14 +10,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from codecl.attach.fused import unfuse
-from codecl.attach.patching import patch_forwards
-from codecl.attach.projection import projected_linear, projected_weight, unrounded
+from codecl.attach.patching import fusing_off, patch
+from codecl.attach.projection import is_narrow, projected_linear, projected_weight, unrounded
 from codecl.attach.weight import ProtectedWeight
 from codecl.layers.base import LayerKind, runs_registered_forward
 
@@ -37,8 +37,9 @@ class AttachedForward:
         self._arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Excluded from torch.compile: it changes with every task.
-        return _runner()(self, *args, **kwargs)
+        # Excluded from torch.compile, if a compiler has been imported: it changes with every task.
+        run = _uncompiled() if "torch._dynamo" in sys.modules else AttachedForward._run
+        return run(self, *args, **kwargs)
 
     def repeat(self) -> Any:
         """What the original forward returns for the call under way, on the weights of this call."""
@@ -70,23 +71,24 @@ class AttachedForward:
     @contextmanager
     def _effective_weights(self) -> Iterator[None]:
         """Each weight of the module is replaced by its effective value, with its gradient projected."""
-        before: list[tuple[dict[str, Any], str, Any]] = []
+        before: list[tuple[Any, Any, Any]] = []
         try:
             for weight, kind in self.uses:
                 if not _is_changed(weight):
                     continue
-                W = weight.stack(kind.value)
-                if weight.projection is not None and weight.learns_projected:
-                    W = projected_weight(W, weight.projection)
+                value = kind.value
+                for twin in weight.twins:
+                    value = twin.kind.parameter(_learned(twin, twin.matrices(value)))
+                W = _learned(weight, weight.stack(value))
                 with unrounded(W):
                     W = weight.seen(W)
-                parameters, key = kind.place
-                before.append((parameters, key, parameters[key]))
-                parameters[key] = kind.parameter(W)
+                for container, key, value in kind.places(kind.parameter(W)):
+                    before.append((container, key, container[key]))
+                    container[key] = value
             yield
         finally:
-            for parameters, key, value in before:
-                parameters[key] = value
+            for container, key, value in reversed(before):
+                container[key] = value
 
     @contextmanager
     def _under_way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
@@ -101,32 +103,31 @@ class AttachedForward:
                 weight.calls -= 1
 
 
-_UNCOMPILED: list[Callable[..., Any]] = []
-
-
-def _runner() -> Callable[..., Any]:
-    """``AttachedForward._run``, excluded from compilation once a compiler has been imported."""
-    if "torch._dynamo" not in sys.modules:
-        return AttachedForward._run
-    if not _UNCOMPILED:
-        _UNCOMPILED.append(torch.compiler.disable(AttachedForward._run))  # type: ignore[no-untyped-call]
-    return _UNCOMPILED[0]
+@cache
+def _uncompiled() -> Callable[..., Any]:
+    return torch.compiler.disable(AttachedForward._run)  # type: ignore[no-untyped-call,no-any-return]
 
 
 def _is_changed(weight: ProtectedWeight) -> bool:
     """Whether the module's own forward on its own parameter would not do."""
-    return weight.change is not None or weight.learns_projected
+    return weight.change is not None or any(side.learns_projected for side in weight.sides)
+
+
+def _learned(weight: ProtectedWeight, W: Tensor) -> Tensor:
+    """``W``, whose gradient arrives projected if it is to be."""
+    projection = weight.gradient_projection
+    return W if projection is None else projected_weight(W, projection, weight.deliver)
 
 
 def _cheaper_on_inputs(weight: ProtectedWeight, x: Any) -> bool:
     """Fewer rows than outputs, and nothing that would round the rows before they are projected."""
     if not isinstance(x, Tensor) or x.dtype != weight.parameter.dtype or torch.is_autocast_enabled(x.device.type):
         return False
-    if weight.change is not None and not weight.change.on_inputs:
+    if weight.twins or (weight.change is not None and not weight.change.on_inputs):
         return False
     if weight.projection is not None and not weight.projection.on_inputs:
         return False
-    if weight.parameter.dtype in (torch.float16, torch.bfloat16):
+    if is_narrow(weight.parameter):
         return False
     _, o, d = weight.shape
     return x.numel() <= o * d
@@ -136,8 +137,8 @@ def _on_inputs(weight: ProtectedWeight, kind: LayerKind, x: Tensor) -> Tensor:
     """``W`` on changed rows, its gradient from projected rows."""
     W = weight.stack(kind.value).squeeze(0)  # indexing would copy the gradient
     X = weight.rows(x.reshape(-1, x.shape[-1]))
-    if weight.projection is not None and weight.learns_projected:
-        Y = projected_linear(X, W, kind.bias, weight.projection)
+    if (projection := weight.gradient_projection) is not None:
+        Y = projected_linear(X, W, kind.bias, projection, weight.deliver)
     else:
         Y = nn.functional.linear(X, W, kind.bias)
     return Y.reshape(*x.shape[:-1], Y.shape[-1])
@@ -147,8 +148,10 @@ def _is_attached(module: nn.Module) -> bool:
     return isinstance(vars(module).get("forward"), AttachedForward)
 
 
-def attach(model: nn.Module, weights: Mapping[str, ProtectedWeight]) -> Callable[[], None]:
-    """Give every module of ``model`` that uses one of ``weights`` its attached forward.
+def attach(
+    model: nn.Module, weights: Mapping[str, ProtectedWeight], **attributes: Callable[..., Any]
+) -> Callable[[], None]:
+    """Give every module of ``model`` that uses one of ``weights`` its attached forward, and the model ``attributes``.
 
     Returns:
         A function that restores the model.
@@ -162,13 +165,6 @@ def attach(model: nn.Module, weights: Mapping[str, ProtectedWeight]) -> Callable
     for weight in weights.values():
         for kind in weight.uses:
             used.setdefault(kind.module, []).append((weight, kind))
-    undo = [
-        patch_forwards({module: AttachedForward(module, uses) for module, uses in used.items()}),
-        unfuse(model, used),
-    ]
-
-    def restore() -> None:
-        for step in undo:
-            step()
-
-    return restore
+    forwards = ((module, "forward", AttachedForward(module, uses)) for module, uses in used.items())
+    own = ((model, name, value) for name, value in attributes.items())
+    return patch([*forwards, *fusing_off(model, used), *own])

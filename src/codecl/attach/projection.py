@@ -7,7 +7,7 @@ cost ``o`` and ``n`` rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, cast
 
@@ -29,12 +29,10 @@ class Projection(Protocol):
 
     def __call__(self, A: Tensor) -> Tensor:
         """``A (I − C)``, ``[g, m, d] → [g, m, d]``."""
-        raise NotImplementedError
 
     @property
     def capacity(self) -> float:
         """``tr(C)/d``, the mean over all matrices: 0 if nothing is protected, 1 if everything is."""
-        raise NotImplementedError
 
     def removes(self, U: Tensor) -> bool:
         """Whether nothing but rounding is left of directions ``U: [g, d, k]``."""
@@ -97,6 +95,30 @@ class Entrywise(Projection):
         return False
 
 
+NOISE = 8.0
+"""What a projection leaves of a row of gradients is noise where it is no more than ``NOISE · eps`` of the row's length.
+
+Of rows that are projected away wholly, entries of up to 2.2 eps are left, in either precision and at any width up to
+1024; directions below 8 eps of the largest are taken for noise as inputs are captured.
+"""
+
+
+class WithoutNoise(Projection):
+    """A projection whose rounding is zero: adaptive optimizers would make full steps of it."""
+
+    def __init__(self, projection: Projection) -> None:
+        self.projection, self.on_inputs = projection, projection.on_inputs
+
+    def __call__(self, A: Tensor) -> Tensor:
+        left = self.projection(A)
+        floor = NOISE * torch.finfo(wide_dtype(A)).eps * torch.linalg.vector_norm(A, dim=-1, keepdim=True)
+        return left.masked_fill(left.abs() <= floor, 0.0)
+
+    @property
+    def capacity(self) -> float:
+        return self.projection.capacity
+
+
 def project_away(
     bases: Sequence[Tensor],
     like: Tensor,
@@ -145,6 +167,11 @@ def wide_dtype(like: Tensor) -> torch.dtype:
     return torch.promote_types(like.dtype, torch.float32)
 
 
+def is_narrow(like: Tensor) -> bool:
+    """Whether the dtype of ``like`` is narrower than single precision."""
+    return wide_dtype(like) != like.dtype
+
+
 def unrounded(A: Tensor) -> AbstractContextManager[Any]:
     """Without autocast, also where a backward pass runs inside of it: its bfloat16 products would leak."""
     device = A.device.type
@@ -158,50 +185,64 @@ def times(A: Tensor, B: Tensor) -> Tensor:
     return (A.squeeze(0) @ B.squeeze(0)).unsqueeze(0) if len(A) == 1 else A @ B
 
 
+Deliver = Callable[[Tensor], None]
+"""Is told of every gradient that reaches a weight projected, ``[g, o, d]`` or ``[o, d]``."""
+
+
+def ignore(D: Tensor) -> None:
+    """Nobody wants to know."""
+
+
 class ProjectedWeight(torch.autograd.Function):
     """The gradient side: ``W`` as it is, ``G ↦ G (I − C)`` on the way back."""
 
     @staticmethod
-    def forward(W: Tensor, projection: Projection) -> Tensor:
+    def forward(W: Tensor, projection: Projection, deliver: Deliver) -> Tensor:
         return W.view_as(W)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Projection], output: Tensor) -> None:
-        ctx.projection = inputs[1]
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Projection, Deliver], output: Tensor) -> None:
+        _, ctx.projection, ctx.deliver = inputs
 
     @staticmethod
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None]:
-        return ctx.projection(G), None
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None]:
+        D = ctx.projection(G)
+        ctx.deliver(D)
+        return D, None, None
 
 
-def projected_weight(W: Tensor, projection: Projection) -> Tensor:
-    """``W``, whose gradient arrives as ``G (I − C)``."""
-    return cast(Tensor, ProjectedWeight.apply(W, projection))  # type: ignore[no-untyped-call]
+def projected_weight(W: Tensor, projection: Projection, deliver: Deliver = ignore) -> Tensor:
+    """``W``, whose gradient arrives as ``G (I − C)``; ``deliver`` is told of it."""
+    return cast(Tensor, ProjectedWeight.apply(W, projection, deliver))  # type: ignore[no-untyped-call]
 
 
 class ProjectedLinear(torch.autograd.Function):
     """The input side: ``Y = X Wᵀ + b`` whose weight gradient is ``δᵀ (X (I − C))``; ``X: [n, d]``, ``W: [o, d]``."""
 
     @staticmethod
-    def forward(X: Tensor, W: Tensor, bias: Tensor | None, projection: Projection) -> Tensor:
+    def forward(X: Tensor, W: Tensor, bias: Tensor | None, projection: Projection, deliver: Deliver) -> Tensor:
         return torch.nn.functional.linear(X, W, bias)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, Projection], output: Tensor) -> None:
-        X, W, _, ctx.projection = inputs
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        X, W, _, ctx.projection, ctx.deliver = inputs
         ctx.save_for_backward(X, W)
 
     @staticmethod
-    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, ...]:
         X, W = ctx.saved_tensors
-        wants_X, wants_W, wants_bias, _ = ctx.needs_input_grad
+        wants_X, wants_W, wants_bias, *_ = ctx.needs_input_grad
         with unrounded(delta):
             # Differentiated again (a gradient penalty), dX gives W a gradient too: projected, like every other.
-            dX = delta @ projected_weight(W, ctx.projection) if wants_X else None
+            dX = delta @ projected_weight(W, ctx.projection, ctx.deliver) if wants_X else None
             dW = delta.mT @ ctx.projection(X.unsqueeze(0)).squeeze(0) if wants_W else None
-        return dX, dW, delta.sum(0) if wants_bias else None, None
+        if dW is not None:
+            ctx.deliver(dW)
+        return dX, dW, delta.sum(0) if wants_bias else None, None, None
 
 
-def projected_linear(X: Tensor, W: Tensor, bias: Tensor | None, projection: Projection) -> Tensor:
-    """``X Wᵀ + b``, where the gradient of ``W`` is ``δᵀ (X (I − C))``."""
-    return cast(Tensor, ProjectedLinear.apply(X, W, bias, projection))  # type: ignore[no-untyped-call]
+def projected_linear(
+    X: Tensor, W: Tensor, bias: Tensor | None, projection: Projection, deliver: Deliver = ignore
+) -> Tensor:
+    """``X Wᵀ + b``, where the gradient of ``W`` is ``δᵀ (X (I − C))``; ``deliver`` is told of it."""
+    return cast(Tensor, ProjectedLinear.apply(X, W, bias, projection, deliver))  # type: ignore[no-untyped-call]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from torch import nn
@@ -16,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from codecl.attach.heads import TaskHeads, find_task_heads
 from codecl.attach.weight import ProtectedWeight
 from codecl.layers.base import LayerKind, kind_of, supported_types
+from codecl.layers.normalised import changes_itself
 from codecl.layers.norms import is_norm
 from codecl.text import table, unknown_name
 
@@ -38,7 +40,7 @@ class LayerRow:
     name: str
     module_type: str
     shape: tuple[int, ...]
-    role: Literal["protected", "head", "norm", "bias", "skipped", "frozen", "free", "uncovered"]
+    role: Literal["protected", "head", "norm", "bias", "scale", "rest", "skipped", "frozen", "free", "uncovered"]
     note: str
     parameter: nn.Parameter = field(repr=False)
 
@@ -88,8 +90,8 @@ class LayerTable:
         return table(("weight", "layer", "shape", "role", "note"), lines, right=[False] * 5)
 
     def _unseen(self, name: str) -> str:
-        captured = any(weight.rows_seen for weight in self.protected.values())
-        never = captured and name in self.protected and not self.protected[name].rows_seen
+        seen = {other: weight.rows_seen for other, weight in self.protected.items()}
+        never = any(seen.values()) and seen.get(name) == 0
         return "; never called so far, so there is nothing to protect" if never else ""
 
 
@@ -102,31 +104,37 @@ def survey(
     protects: bool = True,
     added: Sequence[str] = (),
     weight_type: type[ProtectedWeight] = ProtectedWeight,
+    rest: Policy | None = None,
 ) -> LayerTable:
     """Look at every parameter of ``model`` and decide what becomes of it; the protected are of ``weight_type``."""
-    for name, policy in (("norm", norm), ("bias", bias)):
+    policies: dict[str, Policy] = {"norm": norm, "bias": bias} | ({} if rest is None else {"rest": rest})
+    for name, policy in policies.items():
         if policy not in _POLICY_NOTES:
             raise ValueError(f"{name} must be one of {', '.join(map(repr, _POLICY_NOTES))}; got {policy!r}.")
-    _check_names(model, "heads", heads)
-    _check_names(model, "skip", skip)
-    _check_names(model, "added", added)
+    for argument, names in {"heads": heads, "skip": skip, "added": added}.items():
+        _check_names(model, argument, names)
     places, task_heads = _places(model), find_task_heads(model)
     heads = (*heads, *(task_heads.names if task_heads is not None else ()))
     protected: dict[str, ProtectedWeight] = {}
     rows = []
     for name, (parameter, holders) in places.items():
-        role, note = _role(parameter, holders, heads, skip, norm, bias, added)
-        if not protects and role in ("protected", "norm", "bias", "uncovered"):
+        role, note = _role(parameter, holders, heads, skip, added)
+        if role == "rest" and rest is None:
+            role, note = "uncovered", note.removesuffix("; ")
+        note = f"{note}{_POLICY_NOTES[policies[role]]}" if role in policies else note
+        if not protects and role in ("protected", "uncovered", "scale", *policies):
             role, note = "free", "nothing is protected by this method"
         if role == "protected":
-            protected[name] = weight_type(name, parameter, [place.bind() for place in holders])
-            g, o, d = protected[name].shape
+            sides = _sides_of(parameter, holders, weight_type)
+            protected |= {side.name: side for side in sides}
+            g, o, d = sides[0].shape
             note = f"{o} outputs × {d} inputs" + (f" in each of {g} groups" if g > 1 else "") + note
+            if len(sides) > 1 and weight_type is not ProtectedWeight:
+                role, note = "uncovered", f"{note}, and columns that this method adds to one would not fit the other"
         module_type = type(holders[0].module).__name__
         shape = () if is_lazy(parameter) else tuple(parameter.shape)
         rows.append(LayerRow(name, module_type, shape, role, note, parameter))  # type: ignore[arg-type]
-    policies: dict[str, Policy] = {"norm": norm, "bias": bias} if protects else {}
-    table = LayerTable(tuple(rows), protected, heads, tuple(skip), policies, task_heads)
+    table = LayerTable(tuple(rows), protected, heads, tuple(skip), policies if protects else {}, task_heads)
     if bad := table.of_role("uncovered"):
         raise UncoveredWeights(_uncovered_message(bad))
     return table
@@ -153,6 +161,10 @@ class _Place:
         assert self.kind is not None
         return self.kind(self.module, self.attribute, self.module_name)
 
+    def is_in(self, what: Literal["weights", "biases", "scales"]) -> bool:
+        """Whether the kind of the module lists the parameter there."""
+        return any(fnmatchcase(self.attribute, name) for name in getattr(self.kind, what, ()))
+
 
 def _places(model: nn.Module) -> dict[str, tuple[nn.Parameter, list[_Place]]]:
     """Each distinct parameter under its first name, with every place that holds it.
@@ -165,11 +177,13 @@ def _places(model: nn.Module) -> dict[str, tuple[nn.Parameter, list[_Place]]]:
     for module_name, module in model.named_modules():
         above = next((r for prefix, r in refused.items() if not prefix or module_name.startswith(prefix + ".")), None)
         kind = kind_of(module)
-        if above is None and kind is not None and (reason := kind.refusal(module)) is not None:
+        reason = changes_itself(module) or (None if kind is None else kind.refusal(module))
+        if above is None and reason is not None:
             above = refused[module_name] = f"'{module_name}' is {type(module).__name__}: {reason}"
-        for attribute in () if kind is None else (*kind.weights, *kind.biases):
-            place = _Place(module_name, module, attribute, above)
-            users.setdefault(place.name, place)
+        inner = [] if kind is None else [name for name, _ in module.named_parameters() if "." in name]
+        for place in [_Place(module_name, module, name, above) for name in inner]:
+            if place.is_in("weights") or place.is_in("biases") or place.is_in("scales"):
+                users.setdefault(place.name, place)
         for attribute, parameter in module.named_parameters(recurse=False):
             place = _Place(module_name, module, attribute, above)
             found.setdefault(parameter, []).append(users.get(place.name, place))
@@ -181,11 +195,9 @@ def _role(
     places: list[_Place],
     heads: Sequence[str],
     skip: Sequence[str],
-    norm: Policy,
-    bias: Policy,
     added: Sequence[str],
 ) -> tuple[str, str]:
-    """The role of one parameter and the note beside it."""
+    """The role of one parameter and the note beside it, to which its policy is added."""
     if any(covers(skip, place.name) for place in places):
         return "skipped", "named in skip: trains freely"
     in_head = [covers(heads, place.name) for place in places]
@@ -203,28 +215,52 @@ def _role(
     if refusal := next((place.refusal for place in places if place.refusal), None):
         return "uncovered", refusal
     if any(covers(added, place.name) for place in places):
-        return "bias", f"named in added; {_POLICY_NOTES[bias]}"
+        return "bias", "named in added; "
     if all(is_norm(place.module) for place in places):
-        return "norm", _POLICY_NOTES[norm]
-    return _role_in_layers(parameter, places, bias)
+        return "norm", ""
+    return _role_in_layers(parameter, places)
 
 
-def _role_in_layers(parameter: nn.Parameter, places: list[_Place], bias: Policy) -> tuple[str, str]:
+def _role_in_layers(parameter: nn.Parameter, places: list[_Place]) -> tuple[str, str]:
     """The role of a parameter that only the kinds of its modules can tell."""
-    if all(place.kind is not None and place.attribute in place.kind.biases for place in places):
-        return "bias", _POLICY_NOTES[bias]
-    if strange := [place for place in places if place.kind is None or place.attribute not in place.kind.weights]:
+    if any(place.is_in("biases") for place in places) and not any(place.is_in("weights") for place in places):
+        return "bias", ""
+    if all(place.is_in("scales") for place in places):
+        return "scale", "follows the weight that it scales, once that is protected"
+    if strange := [place for place in places if not place.is_in("weights")]:
         types = ", ".join(sorted({type(place.module).__name__ for place in strange}))
-        return "uncovered", f"no layer kind is registered that knows this weight of {types}"
+        return "rest", f"no layer kind is registered that knows this weight of {types}; "
     if len(places) == 1:
         return "protected", ""
-    kinds = [place.bind() for place in places]  # tied weights merge their rows, if all see the same matrices
-    names = ", ".join(f"'{kind.full_name}'" for kind in kinds)
-    if len({(type(kind), kind.matrices(parameter).shape) for kind in kinds}) > 1:
-        transposed = len({kind.indexed for kind in kinds}) > 1
-        how = "as its transpose: what protects one moves the other" if transposed else "as different matrices"
-        return "uncovered", f"tied between {names}, which see it {how}"
-    return "protected", f", tied with {names.partition(', ')[2]}"
+    sides = _sides(places)
+    if len(sides) == 1:
+        return "protected", f", tied with {_named(sides[0][1:])}"
+    if len(sides) == 2 and sides[0][0].transposed != sides[1][0].transposed and parameter.ndim == 2:
+        return "protected", f", tied with {_named([*sides[0][1:], *sides[1]])}: on both sides"
+    return "uncovered", f"tied between {_named([*sides[0], *sides[1]])}, which see it as different matrices"
+
+
+def _sides_of(
+    parameter: nn.Parameter, places: list[_Place], weight_type: type[ProtectedWeight]
+) -> list[ProtectedWeight]:
+    """The protected weight that a parameter is, or the two that it is on its two sides."""
+    sides = [weight_type(kinds[0].full_name, parameter, kinds) for kinds in _sides(places)]
+    for side in sides:
+        side.twins = [other for other in sides if other is not side]
+    return sides
+
+
+def _sides(places: list[_Place]) -> list[list[LayerKind]]:
+    """The uses of a parameter, those together that see it as the same matrices and so merge their rows."""
+    sides: dict[object, list[LayerKind]] = {}
+    for kind in [place.bind() for place in places]:
+        key = type(kind), kind.transposed, kind.matrices(kind.value).shape
+        sides.setdefault(key, []).append(kind)
+    return list(sides.values())
+
+
+def _named(kinds: Sequence[LayerKind]) -> str:
+    return ", ".join(f"'{kind.full_name}'" for kind in kinds)
 
 
 def covers(names: Sequence[str], parameter: str) -> bool:
@@ -242,28 +278,27 @@ def _check_names(model: nn.Module, argument: str, names: Sequence[str]) -> None:
 
 
 def _uncovered_message(bad: Sequence[LayerRow]) -> str:
-    lines = [f"{len(bad)} trainable weights would be left unprotected:"]
-    lines += [f"    '{row.name}' ({row.module_type}): {row.note}" for row in bad[:10]]
+    named = [f"    '{row.name}' ({row.module_type}): {row.note}" for row in bad[:10]]
     if len(bad) > 10:
-        lines.append(f"    … and {len(bad) - 10} more")
-    lines += [
-        f"Protected layer types: {', '.join(supported_types())}. For each of the above, either",
-        "    register its type:              codecl.layers.register(…), see CONTRIBUTING",
-        "    say that it is only added:      added=[…], for class tokens and positions, which are biases",
-        "    say that it is a head:          heads=[…]",
-        f"    let it train unprotected:       skip=[{bad[0].name!r}, …]",
-        "    or keep it as it is:            parameter.requires_grad_(False) before attaching",
-    ]
-    return "\n".join(lines)
+        named.append(f"    … and {len(bad) - 10} more")
+    return f"""{len(bad)} trainable weights would be left unprotected:
+{chr(10).join(named)}
+Protected layer types: {", ".join(supported_types())}. For each of the above, either
+    register its type:              codecl.layers.register(…), see CONTRIBUTING
+    say that it is only added:      added=[…], for class tokens and positions, which are biases
+    hold all of them:               rest="freeze", after the first task
+    say that it is a head:          heads=[…]
+    let it train unprotected:       skip=[{bad[0].name!r}, …]
+    or keep it as it is:            parameter.requires_grad_(False) before attaching"""
 
 
-_PROCESSES = "is not supported yet: attach to the module inside it, on one process"
 _WRAPPERS = {
-    "DistributedDataParallel": _PROCESSES,
-    "FullyShardedDataParallel": _PROCESSES,
+    "DistributedDataParallel": "is made anew for each task: attach to the module inside it with group=, and train "
+    "net = method.replicate()",
+    "FullyShardedDataParallel": "is not supported: attach to the module inside it",
+    "FSDPModule": "has its weights in shards, which is not supported: attach to the module before fully_shard",
     "DataParallel": "runs copies past the forwards that protect the model: attach to the module inside it",
-    "ScriptModule": "computes what was fixed before a method could stand in for it: attach to the module it was made "
-    "from",
+    "ScriptModule": "computes what was fixed before a method was there: attach to the module it was made from",
 }
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from codecl.benchmarks.data.cifar import cifar100, superclasses
 from codecl.benchmarks.data.images import DataSet, Images
-from codecl.benchmarks.splits import CIFAR_MEAN, CIFAR_STD, Normalise, make_task, select_classes
-from codecl.networks import AlexNet, LeNet, MultiHead, VisionTransformer, kaiming
+from codecl.benchmarks.splits import CIFAR, Normalise, fixed_or_run, make_task, select_classes
 from codecl.training.stream import Stream
 
 VALIDATION = 0.05
@@ -31,14 +28,14 @@ ORDERS = (
 
 def split(root: Path, seed: int, *, split_seed: str = "0") -> Stream:
     """Ten tasks of ten classes in their natural order."""
-    data = cifar100(root)
-    return _stream("split-cifar100", data, [range(10 * t, 10 * t + 10) for t in range(10)], _seed(split_seed, seed))
+    groups = [range(first, first + 10) for first in range(0, 100, 10)]
+    return _stream("split-cifar100", cifar100(root), groups, fixed_or_run(split_seed, seed), CIFAR)
 
 
 def overlapping(root: Path, seed: int, *, split_seed: str = "0") -> Stream:
     """Seven tasks over the first 50 classes, some of which are in two tasks."""
-    data = cifar100(root)
-    return _stream("ol-cifar100", data, [range(first, first + 10) for first in OVERLAPPING], _seed(split_seed, seed))
+    groups = [range(first, first + 10) for first in OVERLAPPING]
+    return _stream("ol-cifar100", cifar100(root), groups, fixed_or_run(split_seed, seed), CIFAR)
 
 
 def superclass(root: Path, seed: int, *, pixels: str = "true", order: str = "0") -> Stream:
@@ -49,41 +46,19 @@ def superclass(root: Path, seed: int, *, pixels: str = "true", order: str = "0")
     """
     data, coarse = superclasses(root)
     if pixels == "scrambled":
-        data = DataSet(data.name, _scrambled(data.train), _scrambled(data.test), data.status)
+        data = DataSet(_scrambled(data.train), _scrambled(data.test), data.status)
     groups = [torch.nonzero(coarse == c).flatten().tolist() for c in ORDERS[int(order)]]
     plain = Normalise((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))  # scaled to [0, 1] and no further
     return _stream("cifar100-superclass", data, groups, 0, plain)
 
 
-def alexnet(stream: Stream, **_: Any) -> nn.Module:
-    return MultiHead(AlexNet(), AlexNet.features, [task.classes for task in stream.tasks])
-
-
-def vit(stream: Stream, **_: Any) -> nn.Module:
-    backbone = VisionTransformer()
-    return MultiHead(backbone, backbone.features, [task.classes for task in stream.tasks])
-
-
-def lenet(stream: Stream, **_: Any) -> nn.Module:
-    return MultiHead(LeNet(), LeNet.features, [task.classes for task in stream.tasks], init=kaiming)
-
-
-def _stream(
-    name: str, data: DataSet, groups: Sequence[Sequence[int]], split_seed: int, normalise: Normalise | None = None
-) -> Stream:
-    normalise = normalise or Normalise(CIFAR_MEAN, CIFAR_STD)
+def _stream(name: str, data: DataSet, groups: Sequence[Sequence[int]], seed: int, normalise: Normalise) -> Stream:
     tasks = []
     for group in groups:
-        classes: Tensor = torch.tensor(list(group))
-        train, test = select_classes(data.train, classes), select_classes(data.test, classes)
+        train, test = (select_classes(part, torch.tensor(list(group))) for part in (data.train, data.test))
         label = f"classes {group[0]}–{group[-1]}"
-        tasks.append(make_task(label, len(classes), train, test, normalise, VALIDATION, split_seed))
+        tasks.append(make_task(label, len(group), train, test, normalise, VALIDATION, seed))
     return Stream(name, tasks, data=data.status)
-
-
-def _seed(split_seed: str, seed: int) -> int:
-    """The seed of the validation split: a fixed one, or that of the run."""
-    return seed if split_seed == "run" else int(split_seed)
 
 
 def _scrambled(images: Images) -> Images:

@@ -7,12 +7,13 @@ the shuffling, so what one task needs, the next overwrites: plain fine-tuning fo
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from codecl.networks import MLP, MultiHead
+from codecl.benchmarks.splits import with_heads
+from codecl.networks import MLP
 from codecl.randomness import generator
+from codecl.text import installing
 from codecl.training.stream import Stream, Task, Tensors
 
 TASKS, CLASSES, PIXELS = 5, 10, 64
@@ -26,21 +27,18 @@ def stream(root: Path | None = None, seed: int = 0) -> Stream:
         from sklearn.datasets import load_digits
     except ImportError:
         raise ModuleNotFoundError(
-            "the embedded benchmark reads the digits of scikit-learn, which is not installed: "
-            "pip install 'codecl[demo]'."
+            f"the embedded benchmark reads the digits of scikit-learn, which is not installed: {installing('demo')}."
         ) from None
     digits = load_digits()
     x = torch.tensor(digits.data, dtype=torch.float32) / 16
     y = torch.tensor(digits.target, dtype=torch.int64)
     order = torch.randperm(len(y), generator=generator(SPLIT_SEED, "digits", "split"))
-    train, validation, test = order.split([TRAIN, VALIDATION, len(y) - TRAIN - VALIDATION])  # type: ignore[no-untyped-call]
+    split = order[:TRAIN], order[TRAIN : TRAIN + VALIDATION], order[TRAIN + VALIDATION :]
     tasks = []
     for t in range(TASKS):
         shuffled = x[:, torch.randperm(PIXELS, generator=generator(SPLIT_SEED, "digits", "pixels", t))]
-        parts = [Tensors(shuffled[part], y[part]) for part in (train, validation, test)]
-        tasks.append(Task(f"permutation {t}", CLASSES, *parts))
+        tasks.append(Task(f"permutation {t}", CLASSES, *(Tensors(shuffled[part], y[part]) for part in split)))
     return Stream("permuted-digits", tasks)
 
 
-def network(stream: Stream, **_: Any) -> MultiHead:
-    return MultiHead(MLP((PIXELS, 128, 128)), 128, [task.classes for task in stream.tasks], bias=True)
+network = with_heads(lambda: MLP((PIXELS, 128, 128)), bias=True)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch.nn.functional as F
-from torch import nn
 
 from codecl.benchmarks.data.cifar import cifar10
 from codecl.benchmarks.data.images import DataSet, Images, Status
 from codecl.benchmarks.data.mnist import fashion_mnist, mnist
 from codecl.benchmarks.data.notmnist import notmnist
 from codecl.benchmarks.data.svhn import svhn
-from codecl.benchmarks.splits import CIFAR_MEAN, CIFAR_STD, Normalise, make_task
-from codecl.networks import MultiHead, ReducedResNet18
+from codecl.benchmarks.splits import CIFAR, Normalise, make_task
 from codecl.training.stream import Stream
 
 VALIDATION, SPLIT_SEED, SIDE = 0.05, 1, 32  # the seed is the loader's own, not that of the run
 
 READERS: dict[str, tuple[Callable[[Path], DataSet], Normalise]] = {
-    "CIFAR-10": (cifar10, Normalise(CIFAR_MEAN, CIFAR_STD)),
+    "CIFAR-10": (cifar10, CIFAR),
     "MNIST": (mnist, Normalise((0.1,), (0.2752,), repeat=3)),
     "SVHN": (svhn, Normalise((0.4377, 0.4438, 0.4728), (0.198, 0.201, 0.197))),
     "Fashion-MNIST": (fashion_mnist, Normalise((0.2190,), (0.3318,), repeat=3)),
@@ -48,11 +45,6 @@ def stream(root: Path, seed: int, *, fashion: str = "true", order: str = "loader
         tasks.append(make_task(name, 10, train, test, normalise, VALIDATION, SPLIT_SEED))
         statuses.append(data.status)
     return Stream("5-datasets", tasks, data=worst(statuses))
-
-
-def network(stream: Stream, **_: Any) -> nn.Module:
-    backbone = ReducedResNet18(image_size=SIDE)
-    return MultiHead(backbone, backbone.features, [task.classes for task in stream.tasks])
 
 
 def worst(statuses: list[Status]) -> Status:

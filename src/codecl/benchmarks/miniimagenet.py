@@ -9,13 +9,13 @@ normalisation, a plain average pool.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from codecl.benchmarks.data.miniimagenet import ByClass, miniimagenet
-from codecl.benchmarks.splits import CIFAR_MEAN, CIFAR_STD, Normalise, shuffled
+from codecl.benchmarks.splits import CIFAR, Normalise, fixed_or_run, labels_among, shuffled, with_heads
 from codecl.networks import MultiHead, ReducedResNet18
 from codecl.randomness import generator
 from codecl.training.stream import Stream, Task, Tensors
@@ -27,21 +27,24 @@ IMAGENET = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 def stream(root: Path, seed: int, *, protocol: str = "avalanche", class_seed: str = "37") -> Stream:
     data = miniimagenet(root)
     if protocol == "avalanche":
-        split, normalise = _avalanche(data), Normalise(CIFAR_MEAN, CIFAR_STD)
+        split, normalise = _avalanche(data), CIFAR
         order = torch.randperm(100, generator=torch.Generator().manual_seed(1234))
     else:
         split, normalise = _gpm(data, seed), IMAGENET
-        order = shuffled(100, seed if class_seed == "run" else int(class_seed))
+        order = shuffled(100, fixed_or_run(class_seed, seed))
     tasks = []
     for classes in order.reshape(TASKS, CLASSES):
-        train, validation, test = (_select(data, indices, classes, normalise) for indices in split)
-        tasks.append(Task(f"classes {' '.join(map(str, classes.tolist()))}", CLASSES, train, validation, test))
+        parts = []
+        for indices in split:
+            labels = labels_among(classes, data.y[indices])
+            parts.append(Tensors(data.x[indices[labels >= 0]], labels[labels >= 0], normalise))
+        tasks.append(Task(f"classes {' '.join(map(str, classes.tolist()))}", CLASSES, *parts))
     return Stream("split-miniimagenet", tasks, data=data.status)
 
 
-def network(stream: Stream, protocol: str = "avalanche", **_: Any) -> nn.Module:
-    backbone = ReducedResNet18(image_size=SIDE, stride=2, pool="adaptive" if protocol == "avalanche" else "average")
-    return MultiHead(backbone, backbone.features, [task.classes for task in stream.tasks])
+def network(stream: Stream, protocol: str = "avalanche", **_: str) -> MultiHead:
+    pool: Literal["adaptive", "average"] = "adaptive" if protocol == "avalanche" else "average"
+    return with_heads(lambda: ReducedResNet18(image_size=SIDE, stride=2, pool=pool))(stream)
 
 
 def _avalanche(data: ByClass) -> tuple[Tensor, Tensor, Tensor]:
@@ -57,19 +60,10 @@ def _gpm(data: ByClass, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     train, test = [], []
     for c in range(len(data.classes)):
         indices = data.indices_of(c)
-        indices = indices[shuffled(len(indices), 1234)]
-        cut = len(indices) * 5 // 6
+        indices, cut = indices[shuffled(len(indices), 1234)], len(indices) * 5 // 6
         train.append(indices[:cut])
         test.append(indices[cut:])
     learn = torch.cat(train)
     learn = learn[torch.randperm(len(learn), generator=generator(seed, "split-miniimagenet", "validation"))]
     validation = int(0.02 * len(learn))
     return learn[validation:], learn[:validation], torch.cat(test)
-
-
-def _select(data: ByClass, indices: Tensor, classes: Tensor, normalise: Normalise) -> Tensors:
-    place = torch.full((len(data.classes),), -1)
-    place[classes] = torch.arange(len(classes))
-    labels = place[data.y[indices]]
-    chosen = indices[labels >= 0]
-    return Tensors(data.x[chosen], labels[labels >= 0], normalise)

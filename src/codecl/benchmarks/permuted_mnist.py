@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from codecl.benchmarks.data.mnist import mnist
-from codecl.benchmarks.splits import Normalise, shuffled
+from codecl.benchmarks.splits import Normalise, fixed_or_run, shuffled
 from codecl.networks import MLP
 from codecl.training.stream import Stream, Task, Tensors
 
@@ -32,11 +32,11 @@ def stream(root: Path, seed: int, *, list_seed: str = "run") -> Stream:
     data = mnist(root)
     cut = int(VALIDATION * len(data.train))
     tasks = []
-    for t, number in enumerate(shuffled(TASKS, seed if list_seed == "run" else int(list_seed)).tolist()):
+    for t, number in enumerate(shuffled(TASKS, fixed_or_run(list_seed, seed)).tolist()):
         prepare = Permuted(shuffled(PIXELS, 100 * number + t))
-        validation = Tensors(data.train.x[:cut], data.train.y[:cut], prepare)
-        train = Tensors(data.train.x[cut:], data.train.y[cut:], prepare)
-        tasks.append(Task(f"permutation {number}", 10, train, validation, Tensors(data.test.x, data.test.y, prepare)))
+        parts = ((data.train, slice(cut, None)), (data.train, slice(cut)), (data.test, slice(None)))
+        tensors = [Tensors(images.x[chosen], images.y[chosen], prepare) for images, chosen in parts]
+        tasks.append(Task(f"permutation {number}", 10, *tensors))
     return Stream("permuted-mnist", tasks, data=data.status)
 
 

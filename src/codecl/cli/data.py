@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from codecl.benchmarks.data.download import DownloadFailed, Progress, fetch
+from codecl.benchmarks.data.download import DownloadFailed, Progress, fetch, unpack
 from codecl.benchmarks.data.images import DamagedData, DataSet, MissingData
 from codecl.benchmarks.data.sources import SOURCES, File, Source
-from codecl.benchmarks.data.unpack import unpack
 from codecl.cli.options import Parser, add_command, data_option, data_root
 from codecl.errors import FAILED, USAGE, UsageError
 from codecl.text import size, table, unknown_name
@@ -44,22 +43,18 @@ def check(options: argparse.Namespace) -> int:
     Returns:
         ``USAGE`` where one is damaged or unread, or was named and is missing; otherwise 0.
     """
-    root, named = data_root(options), options.names
-    sources = _find_sources(named)
+    root, sources = data_root(options), _find_sources(options.names)
     if not root.is_dir():
         raise UsageError(
             f"there is no folder {root}. Say where the data sets are with --data-dir or CODECL_DATA, or download those "
             "that may be downloaded with 'codecl data get'."
         )
-    rows, notes = [], []
-    for source in sources:
-        status, counts, note = look(source, root)
-        rows.append([source.name, status, counts, source.published])
-        notes += [f"{source.name}: {note}"] if note else []
+    found = [(source, *look(source, root)) for source in sources]
+    rows = [[source.name, status, counts, source.published] for source, status, counts, _ in found]
     print(table(["data set", "status", "images", "published"], rows))
-    print(f"in {root}", *notes, sep="\n")
-    wrong = {"damaged", "unread", "missing"} if named else {"damaged", "unread"}
-    return USAGE if any(row[1] in wrong for row in rows) else 0
+    print(f"in {root}", *(f"{source.name}: {note}" for source, _, _, note in found if note), sep="\n")
+    wrong = ("damaged", "unread", "missing") if options.names else ("damaged", "unread")
+    return USAGE if any(status in wrong for _, status, _, _ in found) else 0
 
 
 def get(options: argparse.Namespace) -> int:
@@ -82,12 +77,10 @@ def look(source: Source, root: Path) -> tuple[str, str, str]:
     except MissingData as error:
         begun = any(folder.exists() for folder in error.path.parents if root in folder.parents)
         return "missing", "", f"{error.path} is not there, though its folder is." if begun else ""
-    except DamagedData as error:
-        return "damaged", "", str(error)
     except ModuleNotFoundError as error:
         return "unread", "", str(error)
-    except OSError as error:
-        return "damaged", "", f"{error}."
+    except (DamagedData, OSError) as error:
+        return "damaged", "", f"{error}{'.' * isinstance(error, OSError)}"
     counts = [found.train, found.test] if isinstance(found, DataSet) else [found]
     return found.status, " + ".join(f"{len(part):,}" for part in counts), "; ".join(found.notes)
 
@@ -107,8 +100,8 @@ def _get(source: Source, root: Path, named: bool, progress: Progress) -> int:
         for file in source.files:
             _fetch_any(file, root, progress)
     except (DownloadFailed, DamagedData) as error:
-        print(f"{source.name}: {error}")
-        print(f"{source.name}: to get it by other means: {_by_hand(source, root)}")
+        places = [f"{f.urls[0]} to {root / f.target}{', unpacked there' * bool(f.unpack)}" for f in source.files]
+        print(f"{source.name}: {error}\n{source.name}: to get it by other means: {'; '.join(places)}")
         return FAILED
     status, counts, note = look(source, root)
     print(f"{source.name}: {status}{f', {counts}' if counts else ''}.{f' {note}' if note else ''}")
@@ -131,18 +124,11 @@ def _fetch_any(file: File, root: Path, progress: Progress) -> None:
         target.unlink()
 
 
-def _by_hand(source: Source, root: Path) -> str:
-    return "; ".join(
-        f"{file.urls[0]} to {root / file.target}{', unpacked there' if file.unpack else ''}" for file in source.files
-    )
-
-
 class ProgressBar:
     """The progress of downloads, on one line that is rewritten; silent where there is no terminal."""
 
-    def __init__(self, out: TextIO | None = None) -> None:
-        self.out = out or sys.stderr
-        self._shown = 0.0
+    def __init__(self, out: TextIO) -> None:
+        self.out, self._shown = out, 0.0
 
     def __call__(self, name: str, done: int, total: int | None) -> None:
         if not self.out.isatty() or (done != total and time.monotonic() < self._shown + 0.1):

@@ -10,6 +10,7 @@ from codecl.cli.options import add_command
 from codecl.errors import UsageError
 from codecl.report.inspection import inspect
 from codecl.runs.progress import print_json
+from codecl.text import printable
 
 
 def add(commands: Any) -> None:
@@ -35,5 +36,5 @@ def inspect_run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(found.to_fields())
     else:
-        print(found.to_text(None if options.task is None else options.task - 1))
+        print(printable(found.to_text(None if options.task is None else options.task - 1)))
     return 0

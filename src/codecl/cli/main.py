@@ -5,18 +5,23 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
+from typing import NoReturn
 
 import codecl
-from codecl.cli import benchmarks, compare, data, inspect, memory, methods, report, run, sweep
+from codecl.cli import benchmarks, compare, data, export, inspect, memory, methods, report, run, sweep, watch
 from codecl.cli.options import Parser, say
 from codecl.errors import FAILED, STOPPED, USAGE, UsageError
 from codecl.training.schedule import Diverged
 
-COMMANDS = (run, compare, sweep, report, inspect, data, memory, methods, benchmarks)
+COMMANDS = (run, compare, sweep, watch, report, inspect, export, data, memory, methods, benchmarks)
 """The order in which ``codecl --help`` has them."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
+NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+"""A path that the user gave leads nowhere."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = build_parser()
     options = parser.parse_args(arguments)
     try:
+        stop_when_terminated()
         code: int = options.command(options)
         sys.stdout.flush()  # here, where a reader that has gone is no error
         return code
@@ -41,8 +47,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except OSError as error:
         full = " Free some space; the same command again goes on." if error.errno in FULL else ""
-        say(f"codecl: {error}.{full}")
-        return FAILED
+        where = f"{error.filename}: " if error.filename is not None else ""
+        say(f"codecl: {where}{error.strerror or error}.{full}")
+        return USAGE if error.errno in NO_PLACE else FAILED
+
+
+def stop_when_terminated() -> None:
+    """Let SIGTERM stop the command as Ctrl-C does: schedulers send it before they take a machine away."""
+
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, stop)
 
 
 def build_parser() -> argparse.ArgumentParser:

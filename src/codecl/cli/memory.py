@@ -27,27 +27,16 @@ def add(commands: Any) -> None:
 
 
 def list_memory(options: argparse.Namespace) -> int:
-    print(memory_table(Layer(options.inputs, options.outputs, options.tasks, options.directions, options.free)))
-    return 0
-
-
-def memory_table(layer: Layer) -> str:
     """The memory table of the paper for one layer: its orders of growth, our formulas, and their bytes."""
+    layer = Layer(*(getattr(options, name) for _, name, _, _ in OPTIONS))
     for name in ("N", "M", "T", "B"):
         if getattr(layer, name) < 1:
             raise UsageError(f"{name} must be 1 or more; got {getattr(layer, name)}.")
     for name in ("B", "K"):
         if not 0 <= getattr(layer, name) <= layer.N:
             raise UsageError(f"{name} counts directions of N = {layer.N} inputs; got {getattr(layer, name)}.")
-    rows = [
-        [
-            name,
-            footprint.paper or "–",
-            footprint.formula,
-            size(footprint.bytes(layer)),
-        ]
-        for name, footprint in FOOTPRINTS.items()
-    ]
-    head = f"One layer: N = {layer.N} inputs, M = {layer.M} outputs, T = {layer.T} tasks, B = {layer.B}, K = {layer.K}"
-    foot = f"r = {layer.r} directions in memory, w = {layer.narrow} bytes for a number of the model"
-    return f"{head}\n{table(['method', 'paper', 'bytes here', 'for this layer'], rows)}\n{foot}"
+    rows = [[name, f.paper or "–", f.formula, size(f.bytes(layer))] for name, f in FOOTPRINTS.items()]
+    print(f"One layer: N = {layer.N} inputs, M = {layer.M} outputs, T = {layer.T} tasks, B = {layer.B}, K = {layer.K}")
+    print(table(["method", "paper", "bytes here", "for this layer"], rows))
+    print(f"r = {layer.r} directions in memory, w = {layer.narrow} bytes for a number of the model")
+    return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,7 +13,11 @@ import torch
 from codecl.benchmarks.data.sources import find_root
 from codecl.benchmarks.registry import EMBEDDED
 from codecl.errors import USAGE, UsageError
-from codecl.runs.recipe import Recipe, make_recipe, parse_change
+from codecl.runs.plugins import find_method
+from codecl.runs.progress import Display, JsonDisplay, open_display
+from codecl.runs.provenance import ACCEPTABLE
+from codecl.runs.recipe import QUICK_EPOCHS, Recipe, make_recipe, parse_change
+from codecl.runs.trackers import TRACKERS, check_tracker
 
 
 class Parser(argparse.ArgumentParser):
@@ -37,25 +41,26 @@ def add_command(
 
 def recipe_options(parser: Parser) -> None:
     """The options of every command that runs something."""
-    parser.add_argument(
-        "--benchmark", help=f"a benchmark name (codecl benchmarks; default {EMBEDDED}), or package.module:NAME"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--benchmark", help=f"a benchmark name (codecl benchmarks; default {EMBEDDED}), or package.module:NAME")
+    add(
         "--preset",
         help="paper (default) or official: as the paper prints, or as its authors run; fast or fast-official: the same "
         "settings in a few annealed epochs, for a laptop",
     )
-    parser.add_argument("--quick", action="store_true", help="at most 15 epochs a task")
-    parser.add_argument("--tasks", type=int, metavar="N", help="the first N tasks only")
-    parser.add_argument("--epochs", type=int, metavar="N", help="at most N epochs a task")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="any hyperparameter; repeatable"
-    )
+    add("--quick", action="store_true", default=None, help="at most 15 epochs a task")
+    add("--tasks", type=int, metavar="N", help="the first N tasks only")
+    add("--epochs", type=int, metavar="N", help="at most N epochs a task")
+    add("--evaluate", metavar="WHEN", help="test all tasks so far after: all tasks (default), the last, or every:N")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="any hyperparameter; repeatable")
     data_option(parser)
-    parser.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], help="where to compute (default cpu)")
-    parser.add_argument("--threads", type=int, help="CPU threads of a run, part of the recipe (default 1)")
-    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
-    parser.add_argument("--json", action="store_true", help="events and result as lines of JSON")
+    add("--infer-tasks", action="store_true", help="after the last task, also measure without telling the task")
+    add("--device", choices=["auto", "cpu", "cuda", "mps"], help="where to compute (default auto)")
+    add("--threads", type=int, help="CPU threads of a run, part of the recipe (default 1)")
+    add("--accept", action="append", default=[], choices=ACCEPTABLE, help="go on though this changed; repeatable")
+    add("--track", action="append", default=[], metavar="TRACKER", help=f"also to {', '.join(TRACKERS)}; repeatable")
+    add("--quiet", action="store_true", help="no progress, only the result")
+    add("--json", action="store_true", help="events and result as lines of JSON")
 
 
 def data_option(parser: Parser) -> None:
@@ -68,21 +73,25 @@ def make_recipe_for(
     options: argparse.Namespace, given: dict[str, Any], changes: dict[str, Any] | None = None, **fixed: Any
 ) -> Recipe:
     """The recipe that ``options`` ask for, over what a file has ``given``; ``changes`` in place of ``--set``."""
-    asked = dict(given)
-    for name in ("method", "benchmark", "preset", "seed", "threads", "tasks"):
-        if (value := getattr(options, name, None)) is not None:
-            asked[name] = value
-    if options.quick:
-        asked["quick"] = True
-    asked["device"] = check_device(options.device or asked.get("device", "cpu"))
+    names = ("method", "benchmark", "preset", "quick", "seed", "threads", "tasks", "device")
+    asked = given | {name: value for name in names if (value := getattr(options, name, None)) is not None}
+    asked["device"] = check_device(asked.get("device", "auto"))
     if options.epochs is not None and options.epochs < 1:
         raise UsageError(f"--epochs must be 1 or more; got {options.epochs}.")
-    return make_recipe(asked | fixed, parse_changes(options) if changes is None else changes, options.epochs)
+    changes = parse_changes(options) if changes is None else changes
+    epochs = options.epochs if options.epochs is not None else changes.get("epochs")
+    if options.quick and isinstance(epochs, int) and epochs > QUICK_EPOCHS:
+        raise UsageError(f"--quick is at most {QUICK_EPOCHS} epochs a task, not {epochs}: leave one of the two out.")
+    if options.infer_tasks:
+        protects = find_method(asked.get("method", fixed.get("method", "code-cl"))).protects
+        changes = {"infer_tasks": True} | ({"evidence": "auto"} if protects else {}) | changes
+    return make_recipe(asked | fixed, changes, options.epochs)
 
 
 def parse_changes(options: argparse.Namespace) -> dict[str, Any]:
-    """What ``--set`` says, by name."""
-    return dict(parse_change(text) for text in options.set)
+    """What ``--set`` and ``--evaluate`` say, by name."""
+    changes = dict(parse_change(text) for text in options.set)
+    return changes | ({"evaluate": options.evaluate} if options.evaluate else {})
 
 
 def data_root(options: argparse.Namespace) -> Path:
@@ -93,9 +102,19 @@ def check_device(name: Any) -> str:
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         return next(device for device in ("cuda", "mps", "cpu") if available[device])
-    if not available.get(name if isinstance(name, str) else ""):
+    if not available.get(str(name)):
         raise UsageError(f"the device {name!r} is not available here; use auto or cpu.")
     return str(name)
+
+
+def display_for(options: argparse.Namespace, recipes: Mapping[str, Recipe]) -> Display:
+    """What ``--json`` and ``--quiet`` ask to see of these runs."""
+    return JsonDisplay() if options.json else Display() if options.quiet else open_display(recipes)
+
+
+def check_trackers(options: argparse.Namespace) -> None:
+    for name in options.track:
+        check_tracker(name)
 
 
 def default_out(recipe: Recipe) -> Path:

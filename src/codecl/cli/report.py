@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from codecl.cli.options import add_command, say
 from codecl.errors import USAGE
 from codecl.report.render import text
-from codecl.report.table import Table
+from codecl.report.tables import RESULTS
 from codecl.report.write import PAGE, write_report
-
-MEMORY = "memory"
-"""The one table that is too wide for a terminal."""
-NARROW = ("method", "memory", "of it per task", "time a run", "between tasks")
-"""What of it is printed."""
+from codecl.text import one_line, printable
 
 
 def add(commands: Any) -> None:
@@ -40,12 +35,14 @@ def add(commands: Any) -> None:
 def report(options: argparse.Namespace) -> int:
     made = write_report(options.directories, options.out, options.baseline, not options.no_figures, not options.summary)
     for table in made.tables:
-        whole = options.out / "tables" / f"{table.name}.txt"
-        print(text(narrow(table, f"With formulas, epochs and machines: {whole}") if table.name == MEMORY else table))
+        if table.name == RESULTS or table.name.startswith("ablation"):
+            print(text(table))
+    for condition, sentence in made.headlines.items():
+        print(printable(f"{condition}:\n  {sentence}"))
     for note in made.notes:
-        print(note)
+        print(printable(note))
     for name, reason in made.left_out:
-        print(f"{name}: {reason}")
+        print(one_line(f"{name}: {reason}"))
     names = {file.rpartition(".")[0] for file in made.files}
     tables, figures = (sum(name.startswith(kind) for name in names) for kind in ("tables/", "figures/"))
     print(f"\n{options.out / PAGE}: the page")
@@ -53,13 +50,8 @@ def report(options: argparse.Namespace) -> int:
     if figures:
         print(f"{options.out / 'figures'}: {figures} figures as SVG and PNG")
     for warning in made.warnings:
-        say(f"codecl: {warning}")
+        say(f"codecl: {one_line(warning)}")
     if made.damaged:
-        say(f"codecl: left out as damaged: {' '.join(reason for _, reason in made.damaged)}")
+        say(one_line(f"codecl: left out as damaged: {' '.join(reason for _, reason in made.damaged)}"))
         return USAGE
     return 0
-
-
-def narrow(table: Table, note: str) -> Table:
-    """``table`` with its ``NARROW`` columns alone."""
-    return replace(table.with_columns(lambda i: table.columns[i].name in NARROW), notes=(note,))

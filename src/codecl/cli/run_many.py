@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-from codecl.cli.options import Parser, data_root, recipe_options, say
+from codecl.cli.options import Parser, check_trackers, data_root, display_for, recipe_options, say
 from codecl.errors import FAILED, UsageError
-from codecl.runs.events import Event
-from codecl.runs.progress import open_display, print_json
+from codecl.runs.launch import LOCAL, commands, find_launcher
+from codecl.runs.progress import print_json
 from codecl.runs.recipe import Recipe
 from codecl.runs.records import Result
-from codecl.runs.run_many import Failure, run_all
+from codecl.runs.run_many import prepare_all, run_all
+from codecl.runs.trackers import parent_run
 
 
 def run_many_options(parser: Parser) -> None:
     parser.add_argument("--seeds", default="0", help="numbers with commas (default %(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, help="how many runs at a time (default 1)")
+    parser.add_argument(
+        "--jobs", type=int, help="how many runs at a time (default 1; on Ray as many as the cluster has CPUs for)"
+    )
+    parser.add_argument(
+        "--on", default=LOCAL, metavar="PLACE", help="local (default), ray, or ray://HOST:PORT of a cluster"
+    )
+    parser.add_argument(
+        "--prepare", action="store_true", help="write the run directories and print a command for each, to run anywhere"
+    )
     recipe_options(parser)
 
 
@@ -29,28 +40,43 @@ def parse_seeds(options: argparse.Namespace) -> list[int]:
 
 
 def run_and_show(
-    options: argparse.Namespace, recipes: Mapping[str, Recipe], out: Path
-) -> tuple[dict[str, Result], list[Failure]]:
-    """Results and failures of ``recipes``, each in the directory of its name below ``out``."""
-    if options.jobs < 1:
+    options: argparse.Namespace,
+    recipes: Mapping[str, Recipe],
+    out: Path,
+    tables: Callable[[Mapping[str, Result]], Iterable[str]],
+    fields: Mapping[str, Any],
+) -> int:
+    """Run ``recipes``, each in the directory of its name below ``out``, and print what came of them.
+
+    Args:
+        options: What the user asked for.
+        recipes: What to run, by name.
+        out: The directory of the run directories.
+        tables: Makes the tables of results by name.
+        fields: What ``--json`` prints besides results and failures.
+
+    Returns:
+        ``FAILED`` if a run failed; why is said on standard error.
+    """
+    if options.jobs is not None and options.jobs < 1:
         raise UsageError(f"--jobs must be 1 or more; got {options.jobs}.")
+    check_trackers(options)
+    root = data_root(options)
+    if options.prepare:
+        print("\n".join(commands(prepare_all(recipes, out, root), root)))
+        return 0
+    jobs = options.jobs or (1 if options.on == LOCAL else len(recipes))
+    launcher = find_launcher(options.on, root, options.accept, options.track)
+    parent = parent_run(options.track, out, next(iter(recipes.values())).benchmark, say)
+    with closing(display_for(options, recipes)) as display:
+        results, failures = run_all(recipes, out, jobs, display.show, root, launcher, parent)
     if options.json:
-        return run_all(recipes, out, options.jobs, _print_event, data_root(options))
-    if options.quiet:
-        return run_all(recipes, out, options.jobs, lambda name, event: None, data_root(options))
-    display = open_display(recipes)
-    try:
-        return run_all(recipes, out, options.jobs, display.show, data_root(options))
-    finally:
-        display.close()
-
-
-def _print_event(name: str, event: Event) -> None:
-    print_json({"run": name, **event.to_fields()})
-
-
-def exit_code(failures: Sequence[Failure]) -> int:
-    """The exit code for these ``failures``, which are said on standard error."""
+        ended = {"runs": list(results), "results": [result.to_fields() for result in results.values()]}
+        print_json({**fields, **ended, "failures": [vars(failure) for failure in failures]})
+    else:
+        for table in tables(results):
+            print(f"\n{table}")
+        print(f"\nrecipes, logs and results: {out}/{{{','.join(recipes)}}}")
     for failure in failures:
         say(f"codecl: {failure.name} failed: {failure.reason}")
     return FAILED if failures else 0

@@ -7,29 +7,18 @@ A weight is a stack of ``g`` matrices ``[o, d]``, and each matrix has its rows `
 A Linear layer has ``g = 1`` and its inputs as rows. A convolution has one matrix per channel group and its patches as
 rows. An attention layer has one matrix each for queries, keys and values. An embedding has one for every entry.
 Capture, projection and effective weights know only this form, so a layer type of one's own is a subclass of
-``LayerKind`` with two or three methods:
-
-    @register(TransposedLinear)  # y = x W, with the weight as [d, o]
-    class TransposedLinearKind(LayerKind):
-        pointwise = True
-
-        def matrices(self, weight):
-            return weight.mT.unsqueeze(0)
-
-        def parameter(self, matrices):
-            return matrices.squeeze(0).mT
-
-        def rows(self, x):
-            return x.flatten(0, -2).unsqueeze(0)
+``LayerKind`` with two or three methods, as ``layers/linear.py`` and CONTRIBUTING show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from codecl.algebra import Moments
 
@@ -37,13 +26,13 @@ from codecl.algebra import Moments
 class LayerKind:
     """How one module multiplies one of its weights with its inputs.
 
-    An instance is bound to the weight ``name`` of ``module``; ``module_name`` is the path of the module in the model.
-    ``x`` stands for the inputs of one call of the module, in the form that ``call`` gives them.
+    It is bound to the weight ``name`` of ``module``, whose path in the model is ``module_name``. ``x`` stands for the
+    inputs of one call of the module, in the form that ``call`` gives them.
     """
 
     weights: ClassVar[tuple[str, ...]] = ("weight",)
-    """The parameters that act as matrices on the input; ``inner.weight`` is that of a module which this one uses
-    without calling it."""
+    """The parameters that act as matrices on the input, or patterns of their names; ``inner.weight`` is that of a
+    module which this one uses without calling it."""
 
     biases: ClassVar[tuple[str, ...]] = ("bias",)
     """The parameters that are added to activations, or put beside them."""
@@ -54,8 +43,8 @@ class LayerKind:
     Then the training step may project the few input rows instead of the large gradient.
     """
 
-    indexed: ClassVar[bool] = False
-    """Whether inputs are indices of rows of the weight, as in an embedding. Elsewhere it would act transposed."""
+    scales: ClassVar[tuple[str, ...]] = ()
+    """The parameters that scale a weight, and follow it once it is protected."""
 
     def __init__(self, module: nn.Module, name: str = "weight", module_name: str = "") -> None:
         self.module, self.name, self.module_name = module, name, module_name
@@ -82,6 +71,11 @@ class LayerKind:
         raise NotImplementedError
 
     # What a layer type may define.
+
+    @property
+    def transposed(self) -> bool:
+        """Whether inputs meet the first dimension of the parameter, as in an embedding or ``x W``, and not the last."""
+        return False
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The inputs of ``module(*args, **kwargs)`` as one value ``x``: by default the first argument."""
@@ -117,19 +111,36 @@ class LayerKind:
 
     def expected(self, x: Any) -> Tensor:
         """What the call must return, in any order, if the rows describe it."""
-        W = self.matrices(self.value)
+        W = self.matrices(self.used)
         shift = torch.zeros_like(W[..., 0]) if self.bias is None else self.bias.reshape(W.shape[:2])
-        return torch.cat(
-            [
-                (rows @ matrix.mT + b).flatten()
-                for piece in self.split(x)
-                for rows, matrix, b in zip(self.rows(piece), W, shift, strict=True)
-            ]
-        )
+        matrices = list(zip(W, shift, strict=True))
+        rows = (zip(self.rows(piece), matrices, strict=True) for piece in self.split(x))
+        return torch.cat([(X @ matrix.mT + b).flatten() for piece in rows for X, (matrix, b) in piece])
 
     def output(self, returned: Any) -> Any:
         """What of the values that a call returns was computed from the rows."""
         return returned
+
+    def describes(self, x: Any, repeat: Callable[[], Any]) -> bool:
+        """Whether the rows account for what the call returns, ``repeat()``: a subclass may compute something else."""
+        expected = self.expected(x).flatten().sort().values
+        if len(expected) == 0:
+            return True
+        output = self.output(repeat())
+        if not isinstance(output, Tensor) or output.numel() != len(expected):
+            return False
+        near = 1e-3 * float(expected.detach().abs().max())
+        return torch.allclose(output.flatten().sort().values, expected, rtol=1e-2, atol=near)
+
+    def places(self, value: Tensor) -> list[tuple[Any, Any, Any]]:
+        """What to put where, as containers, keys and values, for the module to use ``value`` as this weight."""
+        return [(self._owner._parameters, self._key, value)]
+
+    def hold(self) -> None:
+        """The parameter is about to be moved, and ``scales`` with it."""
+
+    def follow(self) -> None:
+        """The parameter has been moved: ``scales`` follow it, from where they were at ``hold``."""
 
     # What every kind has.
 
@@ -145,9 +156,9 @@ class LayerKind:
         return value
 
     @property
-    def place(self) -> tuple[dict[str, Any], str]:
-        """The dictionary that has the parameter, and its key there."""
-        return self._owner._parameters, self._key
+    def used(self) -> Tensor:
+        """The weight that is multiplied with the rows."""
+        return self.value
 
     @property
     def bias(self) -> Tensor | None:
@@ -158,24 +169,43 @@ class LayerKind:
 def moments_of(stack: Tensor | Sequence[Tensor]) -> list[Moments]:
     """The moments of each of a stack of rows, or none if all are empty. Rows that occur twice are used once."""
     several = list(stack)
-    if sum(len(rows) for rows in several) == 0:
+    if not any(len(rows) for rows in several):
         return []
-    once = {id(rows): Moments.of(rows) for rows in {id(rows): rows for rows in several}.values()}
+    several = [rows if len(rows) else rows.new_zeros(1, rows.shape[1]) for rows in several]
+    once = {key: Moments.of(rows) for key, rows in {id(rows): rows for rows in several}.items()}
     return [once[id(rows)] for rows in several]
 
 
 _KINDS: dict[type[nn.Module] | str, type[LayerKind]] = {}
+_PATTERNS: dict[str, type[LayerKind]] = {}
+Variant = Callable[[type[LayerKind]], type[LayerKind]]
+_PARAMETRIZED: dict[type[nn.Module], Variant] = {}
 
 
 def register(*types: type[nn.Module] | str) -> Callable[[type[LayerKind]], type[LayerKind]]:
     """Class decorator: modules of ``types`` and their subclasses are layers of this kind.
 
-    A type of a package that need not be installed is given by its full name, ``"package.module.Type"``.
+    A type of a package that need not be installed is given by its full name, ``"package.module.Type"``, in which ``*``
+    stands for anything.
     """
 
     def add(kind: type[LayerKind]) -> type[LayerKind]:
-        _KINDS.update(dict.fromkeys(types, kind))
+        for one in types:
+            if isinstance(one, str) and "*" in one:
+                _PATTERNS[one] = kind
+            else:
+                _KINDS[one] = kind
         return kind
+
+    return add
+
+
+def register_parametrization(parametrization: type[nn.Module]) -> Callable[[Variant], Variant]:
+    """Decorator of a function that makes, of the kind of a layer, that of one with this parametrization."""
+
+    def add(variant: Variant) -> Variant:
+        _PARAMETRIZED[parametrization] = variant
+        return variant
 
     return add
 
@@ -185,36 +215,41 @@ def register_added(module_type: type[nn.Module] | str, *names: str) -> None:
 
     They are treated as biases.
     """
-    _KINDS[module_type] = type("AddedKind", (LayerKind,), {"weights": (), "biases": names})
+    register(module_type)(type("AddedKind", (LayerKind,), {"weights": (), "biases": names}))
 
 
-def _registered(module_type: type) -> type[nn.Module] | str | None:
-    """The key under which the type itself is registered, if it is."""
-    full_name = f"{module_type.__module__}.{module_type.__qualname__}"
-    return next((key for key in (module_type, full_name) if key in _KINDS), None)
-
-
-def _base(module: nn.Module) -> type | None:
-    """The nearest base class of ``module`` that is registered."""
-    return next((base for base in type(module).__mro__ if _registered(base) is not None), None)
+def _nearest(module_type: type) -> tuple[type, type[LayerKind]] | tuple[None, None]:
+    """The nearest base class of a type that is registered, and its kind."""
+    for base in module_type.__mro__:
+        full_name = f"{base.__module__}.{base.__qualname__}"
+        for key in (base, full_name):
+            if key in _KINDS:
+                return base, _KINDS[key]
+        for pattern, kind in _PATTERNS.items():
+            if fnmatchcase(full_name, pattern):
+                return base, kind
+    return None, None
 
 
 def kind_of(module: nn.Module) -> type[LayerKind] | None:
-    """The kind registered for the nearest base class of ``module``, or None."""
-    base = _base(module)
-    return None if base is None else _KINDS[_registered(base)]  # type: ignore[index]
+    """The kind registered for the nearest base class of ``module``, changed by its parametrization, or None."""
+    kind = _nearest(type(module))[1]
+    if kind is None or kind.weights != ("weight",) or not is_parametrized(module, "weight"):
+        return kind
+    several = list(module.parametrizations.weight)  # type: ignore[union-attr,arg-type]
+    variant = _PARAMETRIZED.get(type(several[0])) if len(several) == 1 else None
+    return kind if variant is None else variant(kind)
 
 
 def runs_registered_forward(module: nn.Module) -> bool:
     """Whether ``module`` computes what its registered class computes, and not a forward of its own."""
-    base = _base(module)
-    same = base is not None and type(module).forward is base.forward  # type: ignore[attr-defined]
-    return same and "forward" not in vars(module)
+    base, _ = _nearest(type(module))
+    return base is not None and type(module).forward is base.forward and "forward" not in vars(module)  # type: ignore[attr-defined]
 
 
 def is_registered(module_type: type[nn.Module]) -> bool:
     """Whether the type itself is registered, and not only a base of it."""
-    return _registered(module_type) is not None
+    return _nearest(module_type)[0] is module_type
 
 
 def supported_types() -> list[str]:

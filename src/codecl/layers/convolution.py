@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -42,7 +42,11 @@ class ConvolutionKind(LayerKind):
             x = x.unsqueeze(0)
         mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
         x = F.pad(x, conv._reversed_padding_repeated_twice, mode=mode)
-        strides = conv.stride if stride is None else (stride,) * axes
+        return self._unfold(x, conv.stride if stride is None else (stride,) * axes)
+
+    def _unfold(self, x: Tensor, strides: tuple[int, ...]) -> Tensor:
+        """The patches of an input that has its padding."""
+        conv, axes = cast(_ConvNd, self.module), len(self.kernel)
         for axis, (size, step, spread) in enumerate(zip(self.kernel, strides, conv.dilation, strict=True)):
             # [..., positions, ..., window], of which a dilated kernel sees every ``spread``-th entry
             x = x.unfold(2 + axis, (size - 1) * spread + 1, step)[..., ::spread]
@@ -57,3 +61,41 @@ class ConvolutionKind(LayerKind):
             return
         numbers = x.shape[1:].numel() * math.prod(self.kernel)
         yield from torch.split(x, max(1, NUMBERS_AT_ONCE // max(1, numbers)))
+
+
+@register(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+class TransposedConvolutionKind(ConvolutionKind):
+    """ConvTranspose1d/2d/3d: a convolution, at stride 1, of inputs that stand ``stride`` apart with zeros between.
+
+    ``x`` is such an input with its margin, and the kernel is turned round: ``[channels, o, k]`` as ``[g, o, channels
+    of a group, −k]``.
+    """
+
+    def matrices(self, weight: Tensor) -> Tensor:
+        turned, g = weight.flip(list(range(2, weight.ndim))), cast(_ConvNd, self.module).groups
+        return turned.reshape(g, -1, *turned.shape[1:]).transpose(1, 2).flatten(2)
+
+    def parameter(self, matrices: Tensor) -> Tensor:
+        weight = matrices.reshape(*matrices.shape[:2], -1, *self.kernel).transpose(1, 2).flatten(0, 1)
+        return weight.flip(list(range(2, weight.ndim)))
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """The input with zeros between and around: what ``output_size`` asks for is a wider margin on one side."""
+        conv, axes = cast(Any, self.module), len(self.kernel)
+        given = dict(zip(("input", "output_size"), args, strict=False)) | kwargs
+        x = given["input"] if given["input"].ndim > axes + 1 else given["input"].unsqueeze(0)
+        extra = conv._output_padding(
+            x, given.get("output_size"), list(conv.stride), list(conv.padding), list(conv.kernel_size), axes,
+            list(conv.dilation),
+        )  # fmt: skip
+        sizes = [(n - 1) * step + 1 for n, step in zip(x.shape[2:], conv.stride, strict=True)]
+        spread = x.new_zeros(*x.shape[:2], *sizes)
+        spread[(..., *(slice(None, None, step) for step in conv.stride))] = x
+        margins: list[int] = []  # of the last axis first
+        for k, dilation, padding, more in zip(self.kernel, conv.dilation, conv.padding, extra, strict=True):
+            margin = dilation * (k - 1) - padding
+            margins = [margin, margin + more, *margins]
+        return F.pad(spread, margins)
+
+    def patches(self, x: Tensor, stride: int | None = None) -> Tensor:
+        return self._unfold(x, (stride or 1,) * len(self.kernel))

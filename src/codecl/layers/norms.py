@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-_NORMS: list[type[nn.Module]] = [
-    nn.modules.batchnorm._NormBase,
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.RMSNorm,
-]
+_NORMS: list[type[nn.Module]] = [nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm]
 
 
 def register_norm(module_type: type[nn.Module]) -> type[nn.Module]:
@@ -20,15 +15,13 @@ def register_norm(module_type: type[nn.Module]) -> type[nn.Module]:
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether ``module`` is a normalisation layer, by its type or, outside of torch, by its name."""
-    return isinstance(module, tuple(_NORMS)) or _is_named_norm(module)
+    """Whether ``module`` is a normalisation layer, by its type.
 
-
-def _is_named_norm(module: nn.Module) -> bool:
-    """Whether the name of the type says so (``LlamaRMSNorm``), and its parameters only scale and shift."""
+    Outside of torch by the name of its type (``LlamaRMSNorm``), where its parameters only scale and shift.
+    """
     own = dict(module.named_parameters())
-    vectors = own.keys() <= {"weight", "bias"} and all(parameter.ndim == 1 for parameter in own.values())
-    return type(module).__name__.endswith(("LayerNorm", "RMSNorm")) and vectors and bool(own)
+    vectors = bool(own) and own.keys() <= {"weight", "bias"} and all(p.ndim == 1 for p in own.values())
+    return isinstance(module, tuple(_NORMS)) or (vectors and type(module).__name__.endswith(("LayerNorm", "RMSNorm")))
 
 
 def running_statistics(model: nn.Module) -> dict[str, Tensor]:

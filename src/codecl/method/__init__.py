@@ -3,5 +3,6 @@
 from codecl.method.guard import UnsafeOptimizer
 from codecl.method.method import Method
 from codecl.method.state import ForeignState
+from codecl.method.watch import ProtectionWarning
 
-__all__ = ["ForeignState", "Method", "UnsafeOptimizer"]
+__all__ = ["ForeignState", "Method", "ProtectionWarning", "UnsafeOptimizer"]

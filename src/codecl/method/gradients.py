@@ -29,13 +29,16 @@ def cross_entropy_with_second(output: Any, batch: Any) -> Tensor:
     )
 
 
-def add_gradients(loss: Tensor, parameters: Sequence[nn.Parameter]) -> None:
-    """Add the gradients of ``loss`` to those that ``parameters`` have."""
+def add_gradients(loss: Tensor, parameters: Sequence[nn.Parameter], weights: Iterable[ProtectedWeight] = ()) -> None:
+    """Add the gradients of ``loss`` to those that ``parameters`` have; those of ``weights`` are projected."""
+    protected = {weight.parameter: weight for weight in weights}
     wanted = [p for p in parameters if p.requires_grad]
     if not wanted or not loss.requires_grad:
         return
     for parameter, gradient in zip(wanted, torch.autograd.grad(loss, wanted, allow_unused=True), strict=True):
         if gradient is not None:
+            if parameter in protected:
+                gradient = protected[parameter].projected_once(gradient)
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
 

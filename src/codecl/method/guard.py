@@ -6,12 +6,14 @@ A projected gradient protects old outputs only if the step is linear in it. What
     SGD with weight decay                  the update: W_old + (W_new − W_old)(I − C)
     Adam, AdamW and other adaptive ones    both; the update alone would protect, but learn badly
 
-Anything else is refused, unless the user says what to project. Some weights always have their update projected
-(``ProtectedWeight.always_restricts``).
+Anything else is refused, unless the user says what to project. Some weights always have their update projected:
+``ProtectedWeight.always_restricts``, those of narrow dtypes, and those whose gradient turned out to be more than what
+was delivered projected (``attach/probe.py``). What changes weights between steps is found too (``method/watch.py``).
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -19,6 +21,9 @@ import torch
 from torch import nn, optim
 
 from codecl.attach import ProtectedWeight
+from codecl.attach.projection import is_narrow
+from codecl.method.replicas import Replicas
+from codecl.method.watch import ProtectionWarning, WeightWatch, repair_weights, some
 
 Project = Literal["gradient", "update", "both"]
 Closure = Callable[[], Any]
@@ -35,6 +40,10 @@ ADAPTIVE = (
 )
 
 
+LEARNED = "codecl_learned"
+"""The key of a parameter group: how many tasks had been learned when the state of its weights was made."""
+
+
 class UnsafeOptimizer(ValueError):
     """An optimizer whose step would leave the projected space."""
 
@@ -44,8 +53,11 @@ class Learner(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def replicas(self) -> Replicas: ...
     def learn(self, closure: Closure, parameters: Sequence[nn.Parameter]) -> Any: ...
     def after_step(self) -> None: ...
+    def hold_frozen(self) -> None: ...
 
 
 class Guard:
@@ -59,7 +71,7 @@ class Guard:
     def __init__(
         self,
         optimizer: optim.Optimizer,
-        weights: Mapping[str, ProtectedWeight],
+        watches: Mapping[str, WeightWatch],
         project: Project | None,
         learner: Learner,
     ) -> None:
@@ -75,20 +87,27 @@ class Guard:
         self._before: dict[nn.Parameter, Any] = {}
         self._aside: list[tuple[dict[str, Any], list[nn.Parameter]]] = []
         self._replaced = False
-        self._protected = weights
+        self._watches = watches
+        self._modes_now: dict[nn.Parameter, Project] = {}
         self._task_extras: Mapping[nn.Parameter, Iterable[nn.Parameter]] = {}
+        self._learned = 0
         self._match()
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
 
-    def join(self, extras: Mapping[nn.Parameter, Iterable[nn.Parameter]], frozen: list[nn.Parameter]) -> None:
-        """Train ``extras``, each in the group of the weight it belongs to, and no earlier ones; never ``frozen``."""
+    def join(
+        self, extras: Mapping[nn.Parameter, Iterable[nn.Parameter]], frozen: list[nn.Parameter], learned: int
+    ) -> None:
+        """Train ``extras``, each in the group of the weight it belongs to, and no earlier ones; never ``frozen``.
+
+        ``learned`` tasks have been learned: what the optimizer kept when it were fewer is dropped at the next step.
+        """
         self._rejoin()
         self._drop(self.extras)
         self.extras, self._task_extras = {}, extras
-        self.frozen, self.steps = frozen, 0
+        self.frozen, self.steps, self._learned = frozen, 0, learned
         self._add_extras(self.weights)
 
     def _add_extras(self, hosts: Iterable[nn.Parameter]) -> None:
@@ -99,15 +118,16 @@ class Guard:
 
     def _match(self) -> None:
         """Guard the protected weights that the optimizer has now: a group may have joined since the last step."""
-        check_not_replaced(self._protected)
+        protected = {name: watch.weight for name, watch in self._watches.items()}
+        check_not_replaced(protected)
         inside = {parameter for group in self.optimizer.param_groups for parameter in group["params"]}
-        new = {w.parameter: w for w in self._protected.values() if w.parameter in inside.difference(self.weights)}
+        new = {w.parameter: w for w in protected.values() if w.parameter in inside.difference(self.weights)}
         if not new:
             return
         self.weights |= new
         for parameter, mode in self._modes().items():
             if parameter in new:
-                new[parameter].projects_gradient = mode != "update"
+                new[parameter].projects_gradient, new[parameter].drops_noise = mode != "update", mode == "both"
         self._add_extras(new)
 
     def adopt(self, new: Iterable[nn.Parameter], hosts: Sequence[nn.Parameter]) -> None:
@@ -119,8 +139,24 @@ class Guard:
 
     def forget_state(self) -> None:
         """Clear what the optimizer kept about guarded weights: a momentum from before would move old outputs."""
-        for parameter in (*self.weights, *self.frozen):
-            self.optimizer.state.pop(parameter, None)
+        for group in self.optimizer.param_groups:
+            self._forget_state_in(group)
+
+    def _forget_state_in(self, group: dict[str, Any]) -> None:
+        for parameter in group["params"]:
+            if parameter not in self.weights and not any(parameter is p for p in self.frozen):
+                continue
+            kept = self.optimizer.state.pop(parameter, {})
+            if group.get("fused") and "momentum_buffer" in kept:  # fused SGD wants a buffer for all or for none
+                zero = torch.zeros_like(kept["momentum_buffer"])
+                self.optimizer.state[parameter] = {**kept, "momentum_buffer": zero}
+
+    def _drop_old_state(self) -> None:
+        """Drop state from before the last task ended, also if it came back by ``optimizer.load_state_dict``."""
+        for group in self.optimizer.param_groups:
+            if group.get(LEARNED, 0) != self._learned:
+                self._forget_state_in(group)
+                group[LEARNED] = self._learned
 
     def replace(self) -> None:
         """Another optimizer trains these weights from now on."""
@@ -133,6 +169,8 @@ class Guard:
         self._rejoin()
         self._drop(self.extras)
         self.extras = {}
+        for group in self.optimizer.param_groups:
+            group.pop(LEARNED, None)
         for hook in self._hooks:
             hook.remove()
 
@@ -149,7 +187,7 @@ class Guard:
                 "method.guard(optimizer, project='both'), or use SGD, Adam or AdamW."
             )
         return {
-            parameter: "update" if group["weight_decay"] != 0 else "gradient"
+            parameter: "update" if group["weight_decay"] != 0 or _only_steps(self.weights[parameter]) else "gradient"
             for group in self.optimizer.param_groups
             for parameter in group["params"]
             if parameter in self.weights
@@ -168,35 +206,75 @@ class Guard:
         if given is None:
             with torch.enable_grad():
                 self.learner.learn(_Done(self.learner.name), parameters)
+            self._check_gradients()
             return args, kwargs
 
         def closure() -> Any:
-            return self.learner.learn(given, parameters)
+            loss = self.learner.learn(given, parameters)
+            self._check_gradients()
+            return loss
 
         return ((args[0], closure), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": closure})
 
     def _make_ready(self) -> None:
         self._rejoin()
         self._match()
-        if self._replaced and any(w.projection is not None for w in self.weights.values()):
+        if self._replaced and any(w.is_projected for w in self.weights.values()):
             raise UnsafeOptimizer(
                 "this optimizer was replaced: method.guard() was called later with another one for the same weights. "
                 "Step the newer one, or guard this one again."
             )
         self.steps += 1
+        self.learner.hold_frozen()
         for parameter in self.frozen:
             parameter.grad = None
-        self._before = {}
-        for parameter, mode in self._modes().items():
+        self._drop_old_state()
+        repair_weights(self._watches[side.name] for weight in self.weights.values() for side in weight.sides)
+        self._before, self._modes_now = {}, self._modes()
+        for parameter, mode in self._modes_now.items():
             weight = self.weights[parameter]
             if (mode != "update") != weight.projects_gradient:
                 raise UnsafeOptimizer(
                     f"the weight decay of the group of '{weight.name}' changed after the optimizer was guarded. "
                     "Call method.guard(optimizer) again after changing it."
                 )
-            if weight.projection is not None and (mode != "gradient" or weight.always_restricts):
+            if weight.is_projected and (mode != "gradient" or weight.always_restricts):
                 self._before[parameter] = weight.snapshot()
         self._set_aside()
+
+    @torch.no_grad()
+    def _check_gradients(self) -> None:
+        """Where a gradient is more than what was delivered projected, project it, and the weight's steps from here on.
+
+        Nobody knows how much of it has been projected: once more does no harm.
+        """
+        if self.project is not None:
+            return
+        watched = {
+            weight.name: weight
+            for parameter, weight in self.weights.items()
+            if self._modes_now[parameter] == "gradient"
+            and weight.projection is not None
+            and not weight.always_restricts
+        }
+        if not self.learner.replicas.share_products({name: weight.probe for name, weight in watched.items()}):
+            return
+        strange = []
+        for weight in watched.values():
+            parameter, G = weight.parameter, weight.parameter.grad
+            if G is not None and not weight.probe.accepts(weight.matrices(G)):
+                parameter.grad = weight.project(G)
+                self._before[parameter] = weight.snapshot()
+                weight.steps_only, weight.projects_gradient = True, False
+                strange.append(weight.name)
+        if strange:
+            warnings.warn(
+                f"the gradient of {some(strange)} is more than the loss of the network gave: a loss term on the "
+                "weights, noise or a hook, say. It was projected, and so is every step of these weights from here on, "
+                "so that old outputs stay.",
+                ProtectionWarning,
+                stacklevel=5,
+            )
 
     @torch.no_grad()
     def _after_step(self, *_: Any) -> None:
@@ -205,6 +283,10 @@ class Guard:
             self.weights[parameter].restrict(before)
         self._before = {}
         self.learner.after_step()
+        for side in (side for weight in self.weights.values() for side in weight.sides):
+            if side.projection is not None:
+                side.probe.step()
+                self._watches[side.name].note()
 
     def _set_aside(self) -> None:
         """Move the extras of each decaying group into a group of the same settings that does not decay."""
@@ -246,6 +328,18 @@ class _Done:
                 "where closure() calls zero_grad() and backward() and returns the loss."
             )
         self.called = True
+
+
+def unwrapped(optimizer: optim.Optimizer) -> optim.Optimizer:
+    """The optimizer that steps, where Lightning or Accelerate has wrapped it: hooks on the wrapper are never called."""
+    while {"LightningOptimizer", "AcceleratedOptimizer"} & {base.__name__ for base in type(optimizer).__mro__}:
+        optimizer = optimizer.optimizer  # type: ignore[attr-defined]
+    return optimizer
+
+
+def _only_steps(weight: ProtectedWeight) -> bool:
+    """Whether a step has to be projected though it is linear in the gradient."""
+    return weight.steps_only or is_narrow(weight.parameter)
 
 
 def check_not_replaced(weights: Mapping[str, ProtectedWeight]) -> None:

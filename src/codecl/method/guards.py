@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from torch import nn, optim
@@ -13,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from codecl.attach import ProtectedWeight
 from codecl.method.guard import Guard, Learner, Project, UnsafeOptimizer
+from codecl.method.watch import WeightWatch, repair_weights
 
 Extras = Mapping[nn.Parameter, Iterable[nn.Parameter]]
 
@@ -20,17 +22,26 @@ Extras = Mapping[nn.Parameter, Iterable[nn.Parameter]]
 class Guards:
     """The guards in force, and those of optimizers that newer ones replaced."""
 
-    def __init__(self, weights: Mapping[str, ProtectedWeight], learner: Learner, model: nn.Module | None) -> None:
-        """``model`` is given if the method acts in every step: then all of its parameters are watched."""
-        self._weights, self._learner, self._model = weights, learner, model
+    def __init__(self, model: nn.Module, weights: Mapping[str, ProtectedWeight], learner: Learner, acts: bool) -> None:
+        """``acts`` says that the method takes part in every step: then all parameters of the model are watched."""
+        self._model, self._weights, self._learner, self._acts = model, weights, learner, acts
+        self._watches = {name: WeightWatch(weight) for name, weight in weights.items()}
         self._in_force: list[Guard] = []
         self._versions: dict[nn.Parameter, int] = {}
         self._replaced: weakref.WeakSet[Guard] = weakref.WeakSet()  # they live as long as their optimizers
-        _look_at_every_step(self)
+        _look_at_every_step()
+        _ALIVE.add(self)
 
     def add(self, optimizer: optim.Optimizer, project: Project | None) -> Guard:
         """Guard ``optimizer``; one that trained the same weights before is replaced."""
-        guard = Guard(optimizer, self._weights, project, self._learner)
+        guard = Guard(optimizer, self._watches, project, self._learner)
+        theirs = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+        if theirs and theirs.isdisjoint(self._model.parameters()):
+            guard.release()
+            raise ValueError(
+                f"this {type(optimizer).__name__} trains no parameter of the model that {self._learner.name} is "
+                "attached to. Guard the optimizer of that model."
+            )
         for same in [g for g in (*self._in_force, *self._replaced) if g.optimizer is optimizer]:
             same.release()
         self._in_force = [g for g in self._in_force if g.optimizer is not optimizer]
@@ -58,16 +69,22 @@ class Guards:
         """Whether any optimizer stepped since the last ``join``."""
         return any(guard.steps for guard in self._in_force)
 
-    def note_versions(self) -> None:
-        """Note the versions of the watched parameters: one that changes later was trained."""
-        parameters = self._protected() if self._model is None else self._model.parameters()
+    def note_weights(self) -> None:
+        """The weights are as they should be: whatever changes them from here on is seen."""
+        parameters = self._model.parameters() if self._acts else (w.parameter for w in self._weights.values())
         self._versions = {parameter: parameter._version for parameter in parameters}
+        for watch in self._watches.values():
+            watch.begin()
+
+    def repair_weights(self) -> None:
+        """Project what changed weights since the last guarded step."""
+        repair_weights(self._watches.values())
 
     def warn_if_left_out(self, task: object) -> None:
         """Warn if watched parameters were trained and no guarded optimizer did it."""
         if self.stepped or all(parameter._version == was for parameter, was in self._versions.items()):
             return
-        if self._model is not None:
+        if self._acts:
             harm = f"{self._learner.name} took no part in its steps"
         elif any(weight.projection is not None for weight in self._weights.values()):
             harm = "Adam or weight decay would have moved old outputs"
@@ -79,12 +96,9 @@ class Guards:
             stacklevel=4,
         )
 
-    def _protected(self) -> Iterator[nn.Parameter]:
-        return (weight.parameter for weight in self._weights.values())
-
-    def join(self, extras: Extras, frozen: list[nn.Parameter]) -> None:
+    def join(self, extras: Extras, frozen: list[nn.Parameter], learned: int) -> None:
         for guard in self._in_force:
-            guard.join(extras, frozen)
+            guard.join(extras, frozen, learned)
 
     def adopt(self, new: Sequence[nn.Parameter], hosts: Sequence[nn.Parameter]) -> None:
         for guard in self._in_force:
@@ -105,18 +119,14 @@ _ALIVE: weakref.WeakSet[Guards] = weakref.WeakSet()
 """The guards of all attached methods."""
 
 
-def _look_at_every_step(guards: Guards) -> None:
-    """Let ``guards`` see every optimizer of the process before it steps, as long as they live.
+@cache
+def _look_at_every_step() -> RemovableHandle:
+    """See every optimizer of the process before it steps.
 
     One hook serves all and is never removed: torch iterates over its hooks while a collected method would remove its
     own.
     """
-    if not _HOOKS:
-        _HOOKS.append(register_optimizer_step_pre_hook(_check_all))
-    _ALIVE.add(guards)
-
-
-_HOOKS: list[RemovableHandle] = []
+    return register_optimizer_step_pre_hook(_check_all)
 
 
 def _check_all(optimizer: optim.Optimizer, *_: Any) -> None:

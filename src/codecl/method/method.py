@@ -1,19 +1,7 @@
 """``Method``: what every method shares. By itself it is plain fine-tuning.
 
 A user calls ``guard``, ``begin_task``, ``end_task``, ``task``, ``export``, ``state_dict``, ``load_state_dict`` and
-``detach``. A method of one's own is a subclass with a few hooks, all optional:
-
-    examine()                  before anything is attached: refuse a model or a setting
-    prepare(loader)            before a task after the first: the effective weights that the task sees
-    remember(loader)           after a task: fold its inputs into memory and set ``weight.projection``
-    memory_state()             what ``remember`` keeps: nested dicts and lists of tensors, numbers and strings
-    load_memory(state)         the inverse; sets ``weight.projection``
-    effective_weight(name, s)  the inverse of ``EffectiveWeight.state()``
-    describe(name)             numbers about a weight for ``memory_summary``
-    learn(closure, parameters) one step: the gradients it takes
-    penalty()                  a term that is added to the loss of the task
-    after_step()               after the optimizer has stepped
-    end_epoch()                after a pass over the batches that ``watch`` hands out
+``detach``. A method of one's own is a subclass with some of the hooks from ``examine`` to ``end_epoch``.
 """
 
 from __future__ import annotations
@@ -21,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn, optim
@@ -33,18 +21,25 @@ from codecl.attach import (
     ProtectedWeight,
     attach,
     call_with_first,
+    check_uses,
     refuse_wrappers,
     survey,
     take,
 )
-from codecl.attach.batches import length
+from codecl.attach.batches import inputs_in, length, peek
+from codecl.attach.structure import Structure
 from codecl.attach.survey import Policy
 from codecl.method.gradients import Loss, add_gradients, cross_entropy_with_second, mean_gradients
-from codecl.method.guard import Closure, Project
+from codecl.method.guard import Closure, Project, unwrapped
 from codecl.method.guards import Guards
+from codecl.method.inference import AUTO, Prediction, TaskEvidence, infer, inferring, novelty, predict
 from codecl.method.memory_summary import summary
 from codecl.method.per_task import PerTask
+from codecl.method.promise import Promise
+from codecl.method.replicas import Group, Replicas
+from codecl.method.settings import check, check_types
 from codecl.method.state import ForeignState, check_directions, check_state, size, state_within_task, whole_state
+from codecl.method.watch import warn_of_full_layers
 from codecl.text import unknown_name
 
 Task = int | str
@@ -63,8 +58,13 @@ class Method:
         added: names of parameters that are added to activations, as biases are.
         norm: what becomes of normalisation layers after the first task: ``"freeze"``, ``"per-task"`` or ``"free"``.
         bias: the same for biases.
+        buffers: what becomes of buffers that are no norm's and change as data pass, a code book, say: with ``"hold"``
+            every task has its own, with ``"free"`` they go on.
+        rest: the same for weights of which no layer kind knows how they are used; by default they are refused.
         forward: ``forward(model, batch)``, how a batch becomes a call; by default the model of its first element.
         loss: ``loss(output, batch)``, for methods that compute gradients themselves; by default the cross entropy.
+        evidence: name patterns of weights whose inputs tell tasks apart, or ``"auto"``; for ``infer_task``.
+        group: the processes that learn together, such as ``torch.distributed.group.WORLD``; see ``replicate``.
 
     >>> method = Method(nn.Linear(4, 2))
     >>> method.begin_task("first")
@@ -84,6 +84,8 @@ class Method:
     """Whether the first task is learned exactly as fine-tuning would learn it."""
     freezes_heads: ClassVar[bool] = True
     """Whether the heads of a multi-head model are frozen once their task has been learned."""
+    distributed: ClassVar[bool] = True
+    """Whether several processes can learn together; not where each would draw or keep samples of its own."""
     joint: ClassVar[bool] = False
     """Whether all tasks are learned at once. A trainer begins them all, then hands out batches ``(x, y, tasks)``."""
     samples: int | None = None
@@ -92,6 +94,10 @@ class Method:
     """Whether early stopping sees the loss with the penalty."""
     decode: Callable[[int, Tensor], Tensor] | None = None
     """Inputs of the task at a position, from what its stream stores and batches have as ``raw``. A trainer sets it."""
+
+    def __new__(cls, *_: Any, **settings: Any) -> Self:
+        check_types(cls, settings)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -102,13 +108,20 @@ class Method:
         added: Sequence[str] = (),
         norm: Policy = "freeze",
         bias: Policy = "freeze",
+        buffers: Literal["hold", "free"] = "hold",
+        rest: Policy | None = None,
         forward: Forward = call_with_first,
         loss: Loss | None = None,
+        evidence: str | Sequence[str] = (),
+        group: Group = None,
     ) -> None:
+        check(buffers in ("hold", "free"), "buffers", buffers, "'hold' or 'free'")
         refuse_wrappers(model)
         self.model, self.forward = model, forward
+        self.replicas = Replicas(group)
+        self.replicas.check(self)
         self.loss: Loss = cross_entropy_with_second if loss is None else loss
-        self.layers = survey(model, heads, skip, norm, bias, self.protects, added, self.weight_type)
+        self.layers = survey(model, heads, skip, norm, bias, self.protects, added, self.weight_type, rest)
         self.tasks: list[Task] = []
         self.progress = 0.0
         """How far the task at hand has come, from 0 to 1, as ``watch`` was told."""
@@ -116,10 +129,16 @@ class Method:
         """Plain numbers about weights and the task begun last, for ``memory_summary``."""
         self.is_learning = False
         self._batch: Any = None
+        self._uses_checked = False
+        self._warned_full: set[str] = set()
+        self._places = [(weight.parameter.device, weight.parameter.dtype) for weight in self.weights.values()]
+        self.evidence = TaskEvidence(self.weights, evidence) if evidence else None
+        """What is stored to tell which task an input belongs to."""
         self.examine()
-        self.per_task = PerTask(model, self.layers, self.freezes_heads)
+        self.per_task = PerTask(model, self.layers, self.freezes_heads, self.protects and buffers == "hold")
         acts = any(getattr(type(self), hook) is not getattr(Method, hook) for hook in STEP_HOOKS)
-        self._guards = Guards(self.weights, self, model if acts else None)
+        self._guards = Guards(model, self.weights, self, acts)
+        self._structure = Structure(model, self.layers.heads if self.layers.task_heads is not None else ())
         self._attached = True
         self._take_back = self._attach()
 
@@ -151,27 +170,47 @@ class Method:
         ``"both"``.
         """
         self._check_attached()
-        self._guards.add(optimizer, project).join(self._task_parameters(), self.per_task.frozen)
+        self._guards.add(unwrapped(optimizer), project).join(*self._joining())
 
     def begin_task(self, task: Task, loader: Iterable[Any] | None = None) -> None:
         """Get ready to learn ``task``, a new name or number; ``loader`` yields its training batches."""
         self._check_attached()
         if self.is_learning:
             raise RuntimeError(f"task {self.tasks[-1]!r} was begun and not ended: call end_task(loader) first.")
+        if task == AUTO:
+            raise ValueError(f"{AUTO!r} means the task that is inferred: give the new task another name.")
         if task in self.tasks:
             raise ValueError(
                 f"task {task!r} has been learned already, of {self.tasks}: give the new task a name of its own."
             )
-        if self.protects:
-            self.layers.check_still_frozen()
+        self.replicas.check(self)
+        self._guards.repair_weights()
+        self.hold_frozen()
+        if self.protects and not self.tasks:
+            self._probe(loader)
+        self._protect_anew()
         self._select_head(len(self.tasks))
+        self.replicas.same_model(self.model)
+        loader = self.replicas.whole(loader)
         self.notes = {}
         self.per_task.effective.append(self.prepare(loader) if self.tasks or not self.plain_first_task else {})
         self.tasks.append(task)
         self.is_learning = True
         self.per_task.show(len(self.tasks) - 1)
-        self._guards.join(self._task_parameters(), self.per_task.frozen)
-        self._guards.note_versions()
+        self.replicas.same_method(self)
+        self._guards.join(*self._joining())
+        self._guards.note_weights()
+
+    def replicate(self, **options: Any) -> nn.Module:
+        """The network to train while this task is learned, on every process of ``group``.
+
+        It is ``DistributedDataParallel`` around the model and what the task adds to it, with ``options``; without a
+        group it is the model itself. Make a new one after each ``begin_task``: other parameters learn then.
+        """
+        self._check_attached()
+        if not self.is_learning:
+            raise RuntimeError("no task is being learned: call replicate() after begin_task(task, loader).")
+        return self.replicas.wrap(self, **options)
 
     def end_task(self, loader: Iterable[Any] | None = None) -> None:
         """Make the task that was learned part of the past; ``loader`` yields its training batches."""
@@ -179,7 +218,14 @@ class Method:
         if not self.is_learning:
             raise RuntimeError("no task is being learned: call begin_task(task, loader) first.")
         self._guards.warn_if_left_out(self.tasks[-1])
+        self._guards.repair_weights()
+        self.hold_frozen()
+        self.replicas.same_model(self.model)
+        loader = self.replicas.whole(loader)
+        told_apart = self.evidence.fit(self, loader) if self.evidence is not None and not self.joint else None
         self.remember(loader)
+        if self.evidence is not None and told_apart is not None:
+            self.evidence.add(told_apart)
         self.per_task.store()
         for parameter in self.parameters():
             parameter.requires_grad_(False)
@@ -188,31 +234,66 @@ class Method:
             weight.parameter.grad = None
         self.is_learning = False
         self.per_task.freeze()
-        self._guards.join({}, self.per_task.frozen)
+        self.replicas.same_method(self)
+        self._guards.join(*self._joining())
+        self._guards.note_weights()
         self.forget_optimizer_state()
+        self._warned_full |= warn_of_full_layers(self.weights.values(), self._warned_full)
 
     @contextmanager
     def task(self, task: Task) -> Iterator[None]:
-        """Show the network as ``task`` knows it, by name or number: head, norms and effective weights."""
+        """Show the network as ``task`` knows it, by name or number: head, norms and effective weights.
+
+        With ``"auto"`` every call of the model answers as the task that the inputs of the call belong to together.
+        """
         self._check_attached()
-        with self.per_task.showing(self._position(task)):
+        with inferring(self) if task == AUTO else self.per_task.showing(self._position(task)):
             yield
 
     def export(self, task: Task) -> nn.Module:
         """A plain copy of the model as ``task`` knows it, with its effective weights baked in; it needs no codecl."""
         with self.task(task), self._bare():
-            changed = [weight for weight in self.weights.values() if weight.change is not None]
-            shared = [weight.parameter.data for weight in changed]
-            try:
-                for weight in changed:
-                    weight.parameter.data = weight.effective()
-                plain = copy.deepcopy(self.model)
-            finally:
-                for weight, value in zip(changed, shared, strict=True):
-                    weight.parameter.data = value
-        self.per_task.restore_flags(plain)
+            plain = copy.deepcopy(self.model)
+            self.per_task.restore_flags(plain)
+            for weight in self.weights.values():
+                if weight.change is not None:
+                    weight.bake(plain)
         plain.zero_grad(set_to_none=True)
         return plain
+
+    def promise(self, task: Task, loader: Iterable[Any], samples: int | None = 256) -> Promise:
+        """Note what ``task`` puts out for some inputs, to see later how far it has moved.
+
+        Make it before another task is learned, on inputs of your choice, and call ``check()`` whenever you like:
+
+            promise = method.promise(0, validation_batches)
+            ...  # learn task 1
+            print(promise.check())  # how far the outputs and every layer moved, and how much was free to move
+
+        ``samples`` is how many inputs are looked at, in whole batches; None for all.
+        """
+        self._check_attached()
+        return Promise(self, task, take(loader, samples))
+
+    # Without being told the task.
+
+    def infer_task(self, batch: Any, together: bool = False) -> Tensor:
+        """The task of each input, by position in ``tasks``; one for all of them if they belong ``together``.
+
+        It follows from what ``evidence`` stored of the tasks, or else from the entropy of their heads.
+        """
+        self._check_attached()
+        return infer(self, batch, together)
+
+    def predict(self, batch: Any, together: bool = False) -> Prediction:
+        """The task of each input, and its class in the output of that task."""
+        self._check_attached()
+        return predict(self, batch, together)
+
+    def novelty(self, loader: Iterable[Any]) -> float:
+        """The share of inputs that are unlikely under every learned task; about 0.01 for those of known tasks."""
+        self._check_attached()
+        return novelty(self, loader)
 
     def detach(self) -> None:
         """Give the model and its optimizers back as they were found; the shared weights keep what was learned."""
@@ -225,9 +306,9 @@ class Method:
 
     # Learning.
 
-    def objective(self, batch: Any) -> Tensor:
-        """The loss of the model on ``batch``."""
-        return self.loss(self.forward(self.model, batch), batch)
+    def objective(self, batch: Any, net: nn.Module | None = None) -> Tensor:
+        """The loss of the model on ``batch``; ``net`` is what ``replicate`` returned."""
+        return self.loss(self.forward(self.model if net is None else net, batch), batch)
 
     def watch(self, loader: Iterable[Any], epoch: int = 0, epochs: int = 1) -> Iterator[Any]:
         """The batches of ``loader``, seen by the method as they pass: ``for x, y in method.watch(loader)``.
@@ -285,15 +366,32 @@ class Method:
 
     def sample(self, loader: Iterable[Any] | None) -> list[Any]:
         """Whole batches of ``loader``, until there are ``self.samples`` inputs."""
-        return take(loader, self.samples)
+        batches = take(loader, self.samples)
+        self.check_uses(batches[:1])
+        return batches
+
+    def check_uses(self, batches: Sequence[Any]) -> None:
+        """Refuse, once, a model that uses a protected weight where its inputs cannot be captured."""
+        if self.protects and not self._uses_checked:
+            check_uses(self.model, self.weights, batches, self.forward)
+            self._uses_checked = True
 
     def gradients(self, batches: Iterable[Any]) -> dict[str, Tensor]:
         """``∂L/∂W`` over ``batches``, ``[g, o, d]`` by weight name, in evaluation mode and not projected."""
-        return mean_gradients(self.model, self.weights, batches, self.objective)
+        batches = list(batches)
+        found = mean_gradients(self.model, self.weights, batches, self.objective)
+        return self.replicas.mean(found, sum(inputs_in(batch) or 1 for batch in batches))
 
     def note(self, name: str, **facts: Any) -> None:
         """Keep plain numbers about a weight and the task at hand, for ``memory_summary``."""
         self.notes.setdefault(name, {}).update(facts)
+
+    def hold_frozen(self) -> None:
+        """Put what is frozen back where it was, and refuse a model that is not the one the method was attached to."""
+        if self.protects:
+            self._structure.check()
+            self.layers.check_still_frozen()
+        self.per_task.hold()
 
     def forget_optimizer_state(self) -> None:
         """Clear what guarded optimizers keep of protected weights: an old momentum would move old outputs."""
@@ -348,7 +446,7 @@ class Method:
         loss, penalty = closure(), self.penalty()
         if penalty is None:
             return loss
-        add_gradients(penalty, parameters)
+        add_gradients(penalty, parameters, self.weights.values())
         return loss if loss is None else torch.as_tensor(loss).detach() + penalty.detach()
 
     def penalty(self) -> Tensor | None:
@@ -394,7 +492,8 @@ class Method:
     def bytes(self) -> dict[str, int]:
         """What the method stores: ``memory``, all of it, and ``per_task``, what a further task adds on average."""
         effective = [[e.state() for e in task.values()] for task in self.per_task.effective]
-        of_tasks = size(self.per_task.stored) + size(effective)
+        evidence = size(self.evidence.state()) if self.evidence is not None else 0
+        of_tasks = size(self.per_task.stored) + size(effective) + evidence
         return {
             "memory": size(self.memory_state()) + of_tasks,
             "per_task": of_tasks // max(1, len(self.tasks)),
@@ -421,6 +520,8 @@ class Method:
         ]
         self.tasks, self.is_learning = list(state["tasks"]), bool(state["learning"])
         self.notes = {name: dict(facts) for name, facts in state["notes"].items()}
+        if self.evidence is not None:
+            self.evidence.load(state["evidence"], len(state["per_task"]))
         if self.tasks:
             self._select_head(len(self.tasks) - 1)
         for t, task in enumerate(self.per_task.effective):
@@ -430,8 +531,8 @@ class Method:
         self.per_task.thaw()
         self.per_task.freeze()
         self.per_task.show(len(self.tasks) - 1 if self.tasks else None)
-        self._guards.note_versions()
-        self._guards.join(self._task_parameters(), self.per_task.frozen)
+        self._guards.note_weights()
+        self._guards.join(*self._joining())
 
     def _load_within_task(self, state: Mapping[str, Any]) -> None:
         if state["memory"]:
@@ -439,7 +540,12 @@ class Method:
         with torch.no_grad():
             for parameter, value in zip(self.parameters(), state["parameters"], strict=True):
                 parameter.copy_(value)
-        self._guards.note_versions()
+        self._guards.note_weights()
+
+    def _probe(self, loader: Iterable[Any] | None) -> None:
+        """Look at one batch before anything is learned: what could not be protected later is refused now."""
+        if batches := peek(loader):
+            self.check_uses(batches)
 
     def _position(self, task: Task) -> int:
         if task in self.tasks:
@@ -451,12 +557,26 @@ class Method:
 
     def _task_parameters(self) -> dict[nn.Parameter, list[nn.Parameter]]:
         """What the task being learned adds, by the weight it belongs to."""
-        effective = self.effective if self.is_learning else {}
-        return {self.weights[name].parameter: one.parameters() for name, one in effective.items()}
+        added: dict[nn.Parameter, list[nn.Parameter]] = {}
+        for name, one in self.effective.items() if self.is_learning else ():
+            added.setdefault(self.weights[name].parameter, []).extend(one.parameters())
+        return added
+
+    def _protect_anew(self) -> None:
+        """Make the projections again if the model has gone to another device or dtype."""
+        places = [(weight.parameter.device, weight.parameter.dtype) for weight in self.weights.values()]
+        if self._places != places and self.tasks:
+            self.load_memory(self.memory_state())
+        self._places = places
+
+    def _joining(self) -> tuple[dict[nn.Parameter, list[nn.Parameter]], list[nn.Parameter], int]:
+        """What optimizers train beside the model, what they never train, and how many tasks have been learned."""
+        return self._task_parameters(), self.per_task.frozen, len(self.per_task.stored)
 
     def _select_head(self, position: int) -> None:
         new, earlier = self.per_task.use_head(position)
-        self._guards.join({}, self.per_task.frozen)  # heads before the extras of a task, as in model.parameters()
+        # Heads before the extras of a task, as in model.parameters().
+        self._guards.join({}, self.per_task.frozen, len(self.per_task.stored))
         self._guards.adopt(new, earlier)
 
     @contextmanager
@@ -471,20 +591,14 @@ class Method:
 
     def _attach(self) -> Callable[[], None]:
         """Attach to the model; ``model.zero_grad()`` clears the gradients of what a task adds, too."""
-        take_back, zero_grad = attach(self.model, self.weights), self.model.zero_grad
+        zero_grad = self.model.zero_grad
 
         def zero_all(set_to_none: bool = True) -> None:
             zero_grad(set_to_none)
             for parameter in self.parameters():
                 parameter.grad = None if set_to_none or parameter.grad is None else torch.zeros_like(parameter.grad)
 
-        self.model.zero_grad = zero_all  # type: ignore[method-assign]
-
-        def undo() -> None:
-            take_back()
-            vars(self.model).pop("zero_grad", None)
-
-        return undo
+        return attach(self.model, self.weights, zero_grad=zero_all)
 
     def _check_attached(self) -> None:
         if not self._attached:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from codecl.attach.patching import patch_forwards
+from codecl.attach.patching import patch
 from codecl.method.method import Method
 
 
@@ -47,7 +47,7 @@ def mixed_loss(method: Method, batch: tuple[Tensor, Tensor], tasks: Tensor) -> T
         several = method.model.get_submodule(name)
         assert isinstance(several, nn.ModuleList)
         forwards[several[heads.selected]] = _OwnHead(several, heads.selected, rows)
-    take_back = patch_forwards(forwards)
+    take_back = patch((head, "forward", forward) for head, forward in forwards.items())
     try:
         output = method.forward(method.model, batch)
     finally:

@@ -7,23 +7,29 @@ frozen.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
+import torch
 from torch import Tensor, nn
 
 from codecl.attach import EffectiveWeight, LayerTable
-from codecl.attach.statistics import hold_statistics
+from codecl.attach.patching import hold_statistics
 from codecl.attach.survey import covers
-from codecl.layers.norms import is_norm, running_statistics
+from codecl.layers.norms import is_norm
+from codecl.method.watch import ProtectionWarning
 
 
 class PerTask:
     """Effective weights, heads, norms and biases as tasks come and go."""
 
-    def __init__(self, model: nn.Module, layers: LayerTable, freezes_heads: bool = True) -> None:
+    def __init__(
+        self, model: nn.Module, layers: LayerTable, freezes_heads: bool = True, holds_buffers: bool = False
+    ) -> None:
         self.model, self.layers, self.heads = model, layers, layers.task_heads
-        self.freezes_heads = freezes_heads
+        self.freezes_heads, self.holds_buffers = freezes_heads, holds_buffers
         self.effective: list[dict[str, EffectiveWeight]] = []
         """For each task begun, the weights that it sees in another way than the shared ones, by name."""
         self.stored: list[dict[str, Tensor]] = []
@@ -31,6 +37,9 @@ class PerTask:
         self.shown: int | None = None
         """The task whose effective weights are in place, by position; None for the shared weights."""
         self.frozen: list[nn.Parameter] = []
+        self._told: set[str] = set()
+        self._held: list[tuple[Tensor, Tensor]] = []
+        """What is frozen, and its values."""
         self._flags = {parameter: parameter.requires_grad for parameter in model.parameters()}
         self._release: Callable[[], None] | None = None
         self._current: dict[str, Tensor] | None = None
@@ -43,7 +52,9 @@ class PerTask:
         self.shown = task
         effective = self.effective[task] if task is not None else {}
         for name, weight in self.layers.protected.items():
-            weight.change = effective.get(name)
+            weight.change = change = effective.get(name)
+            if change is not None:
+                change.follow(weight.parameter)
 
     @contextmanager
     def shared_weights(self) -> Iterator[None]:
@@ -66,7 +77,7 @@ class PerTask:
         stored = self.stored[task] if task < len(self.stored) else None
         try:
             for name, value in values.items():
-                value.data = self._current[name] if stored is None else stored[name].to(value.device, copy=True)
+                value.data = self._current[name] if stored is None else stored[name].to(value, copy=True)
             if self.heads is not None:
                 self.heads.select(task)
             self.show(task)
@@ -96,7 +107,19 @@ class PerTask:
 
     def store(self) -> None:
         """Store the values of the task that has been learned."""
-        self.stored.append({name: value.detach().clone() for name, value in self.values().items()})
+        last = self.stored[-1] if self.stored else {}
+        values = {name: value.detach() for name, value in self.values().items()}
+        same = {name for name, value in values.items() if name in last and _equal(last[name], value)}
+        self.stored.append({name: last[name] if name in same else value.clone() for name, value in values.items()})
+        buffers = [name for name, (module, _) in self._own_buffers.items() if name in last and not is_norm(module)]
+        if moving := [name for name in buffers if name not in same | self._told]:
+            self._told.update(moving)
+            warnings.warn(
+                f"the buffers {moving} changed while a task was learned, and no known norm has them: every task keeps "
+                "its own, as buffers='hold' says. With buffers='free' they go on for all tasks.",
+                ProtectionWarning,
+                stacklevel=4,
+            )
 
     def freeze(self) -> None:
         """Freeze what the policies say, once the first task has been learned."""
@@ -106,6 +129,14 @@ class PerTask:
         self.frozen = [row.parameter for row in self.layers.of_role(*roles)]
         _freeze(self.frozen)
         self._release = self._freeze_statistics()
+        self._held = [(tensor, tensor.detach().clone()) for tensor in (*self.frozen, *self._frozen_statistics())]
+
+    @torch.no_grad()
+    def hold(self) -> None:
+        """Put the values of all that is frozen back, whatever changed them."""
+        if self._held:
+            tensors, values = zip(*self._held, strict=True)
+            torch._foreach_copy_([tensor.data for tensor in tensors], list(values))  # a graph may wait for its backward
 
     def thaw(self) -> None:
         """Undo ``freeze``."""
@@ -114,7 +145,7 @@ class PerTask:
         self._release = None
         for parameter in self.frozen:
             parameter.requires_grad_(self._flags[parameter])
-        self.frozen = []
+        self.frozen, self._held = [], []
 
     def restore_flags(self, model: nn.Module | None = None) -> None:
         """Set ``requires_grad`` as it was found, on the model or on a copy of it."""
@@ -140,19 +171,42 @@ class PerTask:
         values: dict[str, Tensor] = {row.name: row.parameter for row in self.layers.of_role(*roles)}
         multi_head = self.heads.names if self.heads is not None else ()
         values |= {row.name: row.parameter for row in self.layers.of_role("head") if not covers(multi_head, row.name)}
+        return values | {name: getattr(module, key) for name, (module, key) in self._own_buffers.items()}
+
+    @cached_property
+    def _own_buffers(self) -> dict[str, tuple[nn.Module, str]]:
+        """The buffers that every task has for itself, by name: running statistics of heads, and what policies say.
+
+        Found once: heads that the model gains later are no part of it, and the walk over all of them is long.
+        """
+        multi_head = self.heads.names if self.heads is not None else ()
         all_norms = self.layers.policies.get("norm") == "per-task"
-        for name, buffer in running_statistics(self.model).items():
-            in_head = covers(self.layers.heads, name) and not covers(multi_head, name)
-            if in_head or (all_norms and not covers((*self.layers.skip, *self.layers.heads), name)):
-                values[name] = buffer
-        return values
+        found = {}
+        for name, module in self.model.named_modules():
+            for key, buffer in module.named_buffers(recurse=False):
+                full = f"{name}.{key}" if name else key
+                in_head = covers(self.layers.heads, full) and not covers(multi_head, full)
+                outside = covers((*self.layers.skip, *self.layers.heads), full)
+                wanted = all_norms if is_norm(module) else self.holds_buffers and buffer.is_floating_point()
+                if (in_head and (is_norm(module) or wanted)) or (wanted and not outside):
+                    found[full] = module, key
+        return found
 
     def _freeze_statistics(self) -> Callable[[], None]:
+        return hold_statistics(self._frozen_norms())
+
+    def _frozen_norms(self) -> list[nn.Module]:
         if self.layers.policies.get("norm") != "freeze":
-            return lambda: None
+            return []
         outside = (*self.layers.skip, *self.layers.heads)
-        norms = [m for name, m in self.model.named_modules() if is_norm(m) and not covers(outside, name)]
-        return hold_statistics(norms)
+        return [m for name, m in self.model.named_modules() if is_norm(m) and not covers(outside, name)]
+
+    def _frozen_statistics(self) -> list[Tensor]:
+        return [buffer for norm in self._frozen_norms() for buffer in norm.buffers(recurse=False)]
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return (a.device, a.dtype) == (b.device, b.dtype) and torch.equal(a, b)
 
 
 def _freeze(parameters: list[nn.Parameter]) -> None:

@@ -32,7 +32,7 @@ def whole_state(method: Method) -> dict[str, Any]:
         "effective": [{name: e.state() for name, e in task.items()} for task in method.per_task.effective],
         "memory": method.memory_state(),
         "notes": {name: dict(facts) for name, facts in method.notes.items()},
-    }
+    } | ({} if method.evidence is None else {"evidence": method.evidence.state()})
 
 
 def state_within_task(method: Method, replay: bool) -> dict[str, Any]:

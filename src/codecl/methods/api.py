@@ -19,7 +19,6 @@ basis to retain that lacks the directions which no input showed, and early stopp
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -45,7 +44,7 @@ from codecl.attach import (
 )
 from codecl.layers import LayerKind, moments_of
 from codecl.method.gradients import unprojected
-from codecl.method.settings import check
+from codecl.method.settings import check, check_patterns, matching
 from codecl.method.state import ForeignState, size
 from codecl.methods.gpm import GPM
 from codecl.randomness import method_seed
@@ -88,14 +87,19 @@ class API(GPM):
         check(0 <= channels < math.inf, "channels", channels, "a finite number, 0 or more")
         check(warm_up >= 0, "warm_up", warm_up, "a number of epochs, 0 or more")
         check(0 < warm_up_lr < math.inf, "warm_up_lr", warm_up_lr, "a finite number above 0")
+        self.closed = closed
         super().__init__(model, **gpm)
-        self.rho, self.channels, self.closed, self.seed = rho, channels, closed, seed
+        self.rho, self.channels, self.seed = rho, channels, seed
         self.warm_up, self.warm_up_lr = warm_up, warm_up_lr
         self.Phi: dict[str, list[nn.Parameter]] = {name: [] for name in self.weights}
 
     @property
     def weights(self) -> dict[str, ExtendedWeight]:  # type: ignore[override]
         return cast(dict[str, ExtendedWeight], super().weights)
+
+    def examine(self) -> None:
+        super().examine()
+        check_patterns("closed", self.closed, self.weights)
 
     @property
     def samples_before(self) -> int | None:
@@ -252,7 +256,7 @@ class API(GPM):
 
     def _missing(self, name: str, rho_l: Tensor) -> int:
         """``E``: how many inputs the weight gets."""
-        if any(fnmatch.fnmatch(name, pattern) for pattern in self.closed):
+        if matching(name, self.closed):
             return 0
         c = self.weights[name].shape[2] // math.prod(self.weights[name].kind.kernel)
         return min(math.ceil(max((self.rho - float(rho_l.min())) * self.channels, 0)), c)

@@ -15,7 +15,6 @@ has fewer than ``K``.
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from statistics import fmean
@@ -26,12 +25,13 @@ from torch import Tensor, nn
 
 from codecl.algebra import Conceptor, Moments
 from codecl.algebra.adaptation import adapt_apertures
+from codecl.algebra.budget import aperture_within
 from codecl.algebra.tolerances import INTERSECTION
 from codecl.attach import EffectiveWeight, Mixing, ProtectedWeight, capture_moments, listen, project_conceptors
 from codecl.layers import LayerKind, moments_of
 from codecl.method.memory_summary import nonzero_columns, spectrum
 from codecl.method.method import Method, Presets
-from codecl.method.settings import by_weight, check
+from codecl.method.settings import by_weight, check, check_patterns, matching
 from codecl.method.state import check_directions
 from codecl.randomness import method_seed
 
@@ -64,24 +64,26 @@ OFFICIAL: dict[str, Any] = {
 class CodeCL(Method):
     """Protects the inputs of past tasks by conceptors, and frees the directions that the new task shares with them.
 
-    =============  ===================================================================================================
-    aperture       α: how strongly past inputs are protected; one number, or a mapping from name patterns of weights
-    free_dims      K: how many shared directions are freed
-    overlap        ε: the capacity ratio Θ(C_and)/Θ(C) above which they are
-    samples        how many inputs a conceptor is fitted to, in whole batches; None for all
-    before         under which weights the new inputs are seen: ``previous`` task's effective ones, or ``shared``
-    after          under which weights the learned inputs are seen: ``shared``, or the task's ``effective`` ones
-    replace        the shared component is replaced by the mixture, ``W − W U Uᵀ + W U M Uᵀ``, not added to
-    random_start   M starts uniform in ±1/√K, not at zero
-    hold           a replaced component gives the weight of a Linear layer no gradient
-    gain           the aperture grows until this share of the input norm passes the conceptor; 0 for never
-    minimum        singular values of C below this are forgotten
-    tolerance      β of Algorithm 2: how close directions must be to count as shared
-    smallest       a Linear layer of no more inputs is never freed, nor a convolution of no more than K; None: no limit
-    closed         name patterns of weights that are never freed
-    dense_patches  name patterns of convolutions whose patches are taken at stride 1, whatever their own stride
-    seed           of the random start
-    =============  ===================================================================================================
+    ==============  ==================================================================================================
+    aperture        α: how strongly past inputs are protected; one number, or a mapping from name patterns of weights
+    room            share of a layer's input space that all tasks may take up: α is lowered to fit; None: α stays
+    expected_tasks  how many tasks share the room, each as much; None: each takes a tenth of what is left
+    free_dims       K: how many shared directions are freed
+    overlap         ε: the capacity ratio Θ(C_and)/Θ(C) above which they are
+    samples         how many inputs a conceptor is fitted to, in whole batches; None for all
+    before          under which weights the new inputs are seen: ``previous`` task's effective ones, or ``shared``
+    after           under which weights the learned inputs are seen: ``shared``, or the task's ``effective`` ones
+    replace         the shared component is replaced by the mixture, ``W − W U Uᵀ + W U M Uᵀ``, not added to
+    random_start    M starts uniform in ±1/√K, not at zero
+    hold            a replaced component gives the weight of a Linear layer no gradient
+    gain            the aperture grows until this share of the input norm passes the conceptor; 0 for never
+    minimum         singular values of C below this are forgotten
+    tolerance       β of Algorithm 2: how close directions must be to count as shared
+    smallest        a Linear layer of no more inputs is never freed, nor a convolution of no more than K; None: all are
+    closed          name patterns of weights that are never freed
+    dense_patches   name patterns of convolutions whose patches are taken at stride 1, whatever their own stride
+    seed            of the random start
+    ==============  ==================================================================================================
     """
 
     name: ClassVar[str] = "code-cl"
@@ -93,6 +95,8 @@ class CodeCL(Method):
         model: nn.Module,
         *,
         aperture: float | Mapping[str, float] = 6.0,
+        room: float | None = None,
+        expected_tasks: int | None = None,
         free_dims: int = 80,
         overlap: float = 0.5,
         samples: int | None = 125,
@@ -111,10 +115,13 @@ class CodeCL(Method):
         **common: Any,
     ) -> None:
         check(free_dims >= 0, "free_dims", free_dims, "a number of directions, 0 or more")
-        check(overlap >= 0, "overlap", overlap, "a ratio of capacities, 0 or more")
+        check(0 <= overlap <= 1, "overlap", overlap, "a ratio of capacities in [0, 1]")
         check(samples is None or samples > 0, "samples", samples, "a positive number of inputs, or None for all")
         check(before in ("previous", "shared"), "before", before, "'previous' or 'shared'")
         check(after in ("shared", "effective"), "after", after, "'shared' or 'effective'")
+        check(room is None or 0 < room <= 1, "room", room, "a share of the input space in (0, 1], or None")
+        check(expected_tasks is None or expected_tasks > 0, "expected_tasks", expected_tasks, "1 or more, or None")
+        check(room is None or gain == 0, "gain", gain, "0 where room is given: one of them sets the aperture")
         check(0 <= gain < 1, "gain", gain, "a share in [0, 1); 0 for no adaptation")
         check(0 <= minimum < 1, "minimum", minimum, "a singular value in [0, 1)")
         check(0 <= tolerance < 1, "tolerance", tolerance, "1 − cos θ in [0, 1)")
@@ -127,17 +134,23 @@ class CodeCL(Method):
         self.replace, self.random_start, self.hold = replace, random_start, hold
         self.gain, self.minimum, self.tolerance = gain, minimum, tolerance
         self.smallest, self.closed, self.dense_patches, self.seed = smallest, closed, dense_patches, seed
+        self.room, self.expected_tasks = room, expected_tasks
         self.memory: dict[str, list[Conceptor]] = {}
+        self.apertures_used: dict[str, list[list[float]]] = {}
+        """Where ``room`` sets them, the apertures of each weight: for each task, one for each of its matrices."""
         super().__init__(model, **common)
 
     def examine(self) -> None:
         self.aperture = by_weight("aperture", self._apertures, self.weights)
+        check_patterns("closed", self.closed, self.weights)
 
     def prepare(self, loader: Iterable[Any] | None) -> dict[str, EffectiveWeight]:
         """Lines 3–12: how the new task overlaps with the past, and what that frees."""
         batches = self.sample(loader)
         with self.shared_weights() if self.before == "shared" else nullcontext():
-            C_pre = {name: [C.cut(self.minimum) for C in pre] for name, pre in self._conceptors(batches).items()}
+            last = {name: used[-1] for name, used in self.apertures_used.items()}
+            fitted = self._fit(self._seen(batches), last, batches)
+            C_pre = {name: [C.cut(self.minimum) for C in pre] for name, pre in fitted.items()}
         changes: dict[str, EffectiveWeight] = {}
         for name, pre in C_pre.items():
             if name not in self.memory or not self._may_free(self.weights[name]):
@@ -154,7 +167,11 @@ class CodeCL(Method):
         """Lines 21–26: the inputs of the learned task join the past."""
         batches = self.sample(loader)
         with self.shared_weights() if self.after == "shared" else nullcontext():
-            C_post = self._conceptors(batches)
+            seen = self._seen(batches)
+            used = {name: self._within_room(name, several) for name, several in seen.items()} if self.room else {}
+            C_post = self._fit(seen, used, batches)
+        for name, apertures in used.items():
+            self.apertures_used[name] = [*self.apertures_used.get(name, []), apertures]
         merged = {
             name: [C | new for C, new in zip(self.memory[name], post, strict=True)] if name in self.memory else post
             for name, post in C_post.items()
@@ -164,7 +181,8 @@ class CodeCL(Method):
 
     def memory_state(self) -> dict[str, Any]:
         """The factors of ``C`` by weight, none for a weight that was never called."""
-        return {"factors": {name: [C.factor for C in self.memory.get(name, ())] for name in self.weights}}
+        factors = {name: [C.factor for C in self.memory.get(name, ())] for name in self.weights}
+        return {"factors": factors} | ({"apertures": dict(self.apertures_used)} if self.room else {})
 
     def load_memory(self, state: Mapping[str, Any]) -> None:
         memory: dict[str, list[Conceptor]] = {}
@@ -172,6 +190,7 @@ class CodeCL(Method):
             if factors := [factor.to(weight.parameter.device) for factor in state["factors"][name]]:
                 check_directions(name, weight.shape, factors)
                 memory[name] = [Conceptor.from_tensors({"factor": F, "rest": torch.tensor(0)}) for F in factors]
+        self.apertures_used = dict(state["apertures"]) if self.room else {}
         self.memory = memory
         self._protect()
 
@@ -182,6 +201,8 @@ class CodeCL(Method):
         if C := self.memory.get(name):
             found |= {"rank": fmean(c.rank for c in C), "capacity": fmean(c.capacity for c in C)}
             found["spectrum"] = spectrum(c.singular_values for c in C)
+        if used := self.apertures_used.get(name):
+            found["apertures"] = [fmean(of_task) for of_task in used]
         return found
 
     def _protect(self) -> None:
@@ -190,11 +211,26 @@ class CodeCL(Method):
             C = self.memory.get(name)
             weight.projection = project_conceptors(C, weight.parameter) if C is not None else None
 
-    def _conceptors(self, batches: list[Any]) -> dict[str, list[Conceptor]]:
-        """Equation 2 for what ``batches`` feed to each weight, with its aperture adapted if ``gain`` says so."""
-        seen = capture_moments(self.model, self.weights, batches, self.forward, self._moments)
-        fitted = {name: [Conceptor.fit(m, self.aperture[name]) for m in several] for name, several in seen.items()}
+    def _seen(self, batches: list[Any]) -> dict[str, list[Moments]]:
+        return capture_moments(self.model, self.weights, batches, self.forward, self._moments)
+
+    def _fit(
+        self, seen: Mapping[str, list[Moments]], used: Mapping[str, list[float]], batches: list[Any]
+    ) -> dict[str, list[Conceptor]]:
+        """Equation 2 for what each weight was fed, at the apertures ``used``, or the given one adapted by ``gain``."""
+        fitted = {}
+        for name, several in seen.items():
+            apertures = used.get(name, [self.aperture[name]] * len(several))
+            fitted[name] = [Conceptor.fit(m, a) for m, a in zip(several, apertures, strict=True)]
         return self._adapt(fitted, batches) if self.gain else fitted
+
+    def _within_room(self, name: str, seen: list[Moments]) -> list[float]:
+        """The apertures at which the memory of a weight keeps to the share of the room that is due by now."""
+        assert self.room is not None
+        t = len(self.tasks)
+        due = min(1.0, t / self.expected_tasks) if self.expected_tasks else 1 - 0.9**t
+        past = self.memory.get(name, [None] * len(seen))
+        return [aperture_within(C, m, self.room * due, self.aperture[name]) for C, m in zip(past, seen, strict=True)]
 
     def _adapt(self, fitted: dict[str, list[Conceptor]], batches: list[Any]) -> dict[str, list[Conceptor]]:
         def see_rows(see: Callable[[tuple[str, int], Tensor], None]) -> None:
@@ -218,27 +254,36 @@ class CodeCL(Method):
             yield kind.patches(piece, stride=1) if self._is_dense(kind) else kind.rows(piece)
 
     def _is_dense(self, kind: LayerKind) -> bool:
-        return bool(kind.kernel) and any(fnmatch.fnmatch(kind.full_name, pattern) for pattern in self.dense_patches)
+        return bool(kind.kernel) and bool(matching(kind.full_name, self.dense_patches))
 
     def _may_free(self, weight: ProtectedWeight) -> bool:
         """The gates beside the overlap: sizes and names."""
         _, _, d = weight.shape
         limit = self.free_dims if weight.kind.kernel else self.smallest
         large = self.smallest is None or limit is None or d > limit
-        return large and self.free_dims > 0 and not any(fnmatch.fnmatch(weight.name, p) for p in self.closed)
+        return large and self.free_dims > 0 and not matching(weight.name, self.closed)
 
     def _mixing(self, weight: ProtectedWeight, directions: list[Tensor]) -> Mixing:
         """``U`` of all matrices, padded to the widest with zeros, which do nothing; and ``M`` at its start."""
         like, K = weight.parameter, max(U.shape[1] for U in directions)
         U = torch.zeros(len(directions), weight.shape[2], K, dtype=like.dtype, device=like.device)
         for i, columns in enumerate(directions):
-            U[i, :, : columns.shape[1]] = columns
+            U[i, :, : columns.shape[1]] = upright(columns) if self.random_start else columns
         M = torch.zeros(len(directions), K, K, dtype=like.dtype)
         if self.random_start:
             generator = torch.Generator().manual_seed(method_seed(self.seed, len(self.tasks), weight.name))
             M.uniform_(-(K**-0.5), K**-0.5, generator=generator)
         hold = self.hold and not weight.kind.kernel
         return Mixing(U, M.to(like.device), self.replace, hold)
+
+
+def upright(U: Tensor) -> Tensor:
+    """``U`` with the largest entry of every column positive: otherwise the order of rows decides on its sign.
+
+    A random ``M`` is another start in every choice of signs.
+    """
+    largest = U.abs().argmax(dim=0, keepdim=True)
+    return U * U.gather(0, largest).sign() if U.numel() else U
 
 
 def _ratio(shared: Conceptor, past: Conceptor) -> float:

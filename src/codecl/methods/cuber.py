@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from codecl.attach import EffectiveWeight, ProtectedWeight, Scaling, project_away
-from codecl.attach.projection import times
+from codecl.attach.projection import Deliver, times
 from codecl.method.method import Presets
 from codecl.method.settings import check
 from codecl.method.state import ForeignState
@@ -71,17 +71,20 @@ class _Moved(torch.autograd.Function):
     """``(W − W^{t−1}) U``, whose gradient reaches ``W`` projected: ``δ Uᵀ (I − O Oᵀ)``, at the price of ``U`` alone."""
 
     @staticmethod
-    def forward(W: Tensor, W_before: Tensor, U: Tensor, U_open: Tensor) -> Tensor:
+    def forward(W: Tensor, W_before: Tensor, U: Tensor, U_open: Tensor, deliver: Deliver) -> Tensor:
         return times(W - W_before, U)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[3])
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *_, U_open, ctx.deliver = inputs
+        ctx.save_for_backward(U_open)
 
     @staticmethod
-    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, ...]:
         (U_open,) = ctx.saved_tensors
-        return times(delta, U_open.mT), None, None, None
+        D = times(delta, U_open.mT)
+        ctx.deliver(D)
+        return D, None, None, None, None
 
 
 class CUBER(TRGP):
@@ -119,7 +122,7 @@ class CUBER(TRGP):
             if change.open is not None:
                 W, (U, U_open, columns) = self.weights[name], change.open
                 back = U_open if W.learns_projected else U
-                moved = _Moved.apply(W.matrices(), change.W_before, U, back)  # type: ignore[no-untyped-call]
+                moved = _Moved.apply(W.matrices(), change.W_before, U, back, W.deliver)  # type: ignore[no-untyped-call]
                 costs += [torch.linalg.vector_norm(moved[..., of_task]) for of_task in columns]
         if not costs:
             return None
@@ -143,10 +146,16 @@ class CUBER(TRGP):
     def remember(self, loader: Iterable[Any] | None) -> None:
         """As TRGP, and the gradient of the learned task."""
         batches = self.sample(loader)
-        self.past_gradients.append(self.gradients(batches))
+        G = self.gradients(batches)
+        if bad := [name for name, g_t in G.items() if not bool(torch.isfinite(g_t).all())]:
+            raise ValueError(
+                f"the gradient of '{bad[0]}' holds NaN or infinite values. Find where the network diverged (a learning "
+                "rate too high, a division by zero) before the task ends."
+            )
+        super().remember(batches)
+        self.past_gradients.append(G)
         for change in self._transfers(self.effective).values():
             change.W_before, change.open = change.W_before[:0].clone(), None  # a view would keep all of it
-        super().remember(batches)
 
     def memory_state(self) -> dict[str, Any]:
         """The gradients of all tasks too; and the regimes, which change within a task."""

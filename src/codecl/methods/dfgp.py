@@ -55,6 +55,7 @@ class DFGP(GPM):
     """
 
     name: ClassVar[str] = "dfgp"
+    distributed: ClassVar[bool] = False
     presets: ClassVar[Presets] = {
         "paper": {},
         "official": {"first_rule": "below", "swapped": True},
@@ -75,7 +76,7 @@ class DFGP(GPM):
         **gpm: Any,
     ) -> None:
         infinity = float("inf")
-        check(0 < alpha < infinity, "alpha", alpha, "a finite number above 0")
+        check(1e-6 <= alpha <= 1e6, "alpha", alpha, "a number from 1e-6 to 1e6")
         check(0 <= mixup < infinity, "mixup", mixup, "a finite number, 0 or more")
         check(0 <= eta < infinity, "eta", eta, "a finite number, 0 or more")
         check(0 <= rho < infinity, "rho", rho, "a finite number, 0 or more")
@@ -113,7 +114,7 @@ class DFGP(GPM):
 
     def _draw(self, x: Tensor) -> Tensor:
         """``λ`` for each input, from the random state that dropout draws from too."""
-        alpha = torch.full((len(x),), self.alpha, device=x.device)
+        alpha = torch.full((len(x),), float(self.alpha), device=x.device)
         return Beta(alpha, alpha).sample().to(x.dtype)
 
     def _pair(self) -> tuple[Tensor, Tensor]:

@@ -47,6 +47,7 @@ class ER(Replay):
     """
 
     name: ClassVar[str] = "er"
+    distributed: ClassVar[bool] = False
     presets: ClassVar[Presets] = {"paper": {}, "official": {"reservoir": "published"}}
     plain_first_task: ClassVar[bool] = False
 

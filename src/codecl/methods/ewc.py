@@ -117,9 +117,13 @@ class EWC(Method):
 
     def remember(self, loader: Iterable[Any] | None) -> None:
         """What mattered to the learned task is held from here on."""
-        for name, F in self._fisher(loader).items():
-            new = Quadratic(F, self.shared[name].detach().to(F.dtype, copy=True))
-            self.memory[name] = self._joined(self.memory[name], new) if name in self.memory else new
+        new = {n: Quadratic(F, self.shared[n].detach().to(F.dtype, copy=True)) for n, F in self._fisher(loader).items()}
+        if bad := [n for n, q in new.items() if not bool(torch.isfinite(q.F).all() & torch.isfinite(q.anchor).all())]:
+            raise ValueError(
+                f"'{bad[0]}' or its gradient holds NaN or infinite values, and would for ever in the penalty. Find "
+                "where the network diverged (a learning rate too high, a division by zero) before the task ends."
+            )
+        self.memory |= {n: self._joined(self.memory[n], q) if n in self.memory else q for n, q in new.items()}
 
     def memory_state(self) -> dict[str, Any]:
         """The penalty of each parameter."""

@@ -12,7 +12,6 @@ this school add stands in files of their own: sgp, trgp, cuber, trgp_sd, dfgp, a
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterable, Iterator, Mapping
 from statistics import fmean
 from typing import Any, ClassVar, Literal
@@ -23,7 +22,7 @@ from codecl.algebra import Moments, Subspace
 from codecl.attach import ProtectedWeight, capture_moments, project_away
 from codecl.layers import LayerKind
 from codecl.method.method import Method, Presets
-from codecl.method.settings import ByWeight, by_weight, check, values_of
+from codecl.method.settings import ByWeight, by_weight, check, matching, values_of
 from codecl.method.state import check_directions
 
 
@@ -134,5 +133,5 @@ class GPM(Method):
         """The call with as many inputs as ``images`` says, in pieces."""
         limit = self.images
         if isinstance(limit, Mapping):
-            limit = next((n for pattern, n in limit.items() if fnmatch.fnmatch(kind.full_name, pattern)), None)
+            limit = next((limit[pattern] for pattern in matching(kind.full_name, limit)), None)
         return kind.split(x if limit is None else kind.first(x, limit))

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from codecl.attach import EffectiveWeight, Masked, inputs_in
 from codecl.attach.batches import inputs_of, length
-from codecl.attach.projection import Entrywise
+from codecl.attach.projection import Entrywise, wide_dtype
 from codecl.attach.survey import Policy
 from codecl.attach.units.follow import follow_units
 from codecl.attach.units.gates import Gates
@@ -248,7 +248,9 @@ class HAT(Method):
         return nn.Parameter(torch.randn(n, generator=generator).to(self._like(group)))
 
     def _like(self, group: str) -> Tensor:
-        return _wide(self.weights[group].parameter)
+        """A tensor of the device and dtype of the masks of a group: in single precision at least."""
+        like = self.weights[group].parameter
+        return like.new_empty(0, dtype=wide_dtype(like))
 
     def _masked(self, task: int, name: str) -> Masked:
         """A weight as the task at a position sees it; a group of units belongs to the weight it is named after."""
@@ -271,7 +273,7 @@ class HAT(Method):
             i, j = self.channels.writes[name], self.channels.reads[name]
             weight.projection = None
             if A is not None:
-                ones = _wide(weight.parameter).new_ones(weight.shape)
+                ones = weight.parameter.new_ones(weight.shape, dtype=wide_dtype(weight.parameter))
                 A_i = ones if i is None else A[i.group].reshape(*weight.shape[:2], 1)
                 A_j = ones if j is None else j.columns(A[j.group], weight.shape)
                 weight.projection = Entrywise(1 - torch.minimum(A_i, A_j))
@@ -283,8 +285,3 @@ class HAT(Method):
         if x is None:
             return torch.zeros_like(parameter)
         return (1 - x.spread(A[x.group], parameter.numel())).reshape(parameter.shape).to(parameter.dtype)
-
-
-def _wide(parameter: nn.Parameter) -> Tensor:
-    """An empty tensor of the device and dtype of ``parameter``, in single precision at least."""
-    return parameter.new_empty(0, dtype=torch.promote_types(parameter.dtype, torch.float32))

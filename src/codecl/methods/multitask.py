@@ -27,6 +27,7 @@ class Multitask(Method):
     """
 
     name: ClassVar[str] = "multitask"
+    distributed: ClassVar[bool] = False
     freezes_heads: ClassVar[bool] = False
     joint: ClassVar[bool] = True
 
@@ -40,9 +41,9 @@ class Multitask(Method):
             self.end_task()
         super().begin_task(task, loader)
 
-    def objective(self, batch: Any) -> Tensor:
+    def objective(self, batch: Any, net: nn.Module | None = None) -> Tensor:
         """The loss on inputs of several tasks, or on a plain batch of the task begun last."""
         if isinstance(batch, (tuple, list)) and len(batch) == 3:
             x, y, tasks = batch
             return mixed_loss(self, (x, y), tasks)
-        return super().objective(batch)
+        return super().objective(batch, net)

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from codecl.algebra.tolerances import WORKING_DTYPE, relative_rank_floor
-from codecl.attach import EffectiveWeight, ProtectedWeight, capture_moments, listen, take
+from codecl.attach import EffectiveWeight, ProtectedWeight, listen, take
 from codecl.attach.projection import Dense, wide_dtype
 from codecl.layers import LayerKind
 from codecl.method.guard import Closure
@@ -64,6 +64,7 @@ class OWM(Method):
     """
 
     name: ClassVar[str] = "owm"
+    distributed: ClassVar[bool] = False
     presets: ClassVar[Presets] = {"paper": {}, "official": {"patch_stride": 2, "clip": 10.0}}
     protects: ClassVar[bool] = True
     plain_first_task: ClassVar[bool] = False
@@ -107,7 +108,7 @@ class OWM(Method):
     def prepare(self, loader: Iterable[Any] | None) -> dict[str, EffectiveWeight]:
         """Before a task: ``P`` goes where the model is now, and hears what comes."""
         if loader is not None and not self.tasks:  # nothing later would notice a use that has no rows
-            capture_moments(self.model, self.weights, take(loader, self.samples_before), self.forward)
+            self.check_uses(take(loader, self.samples_before))
         self._protect(self.memory)
         self._heard = False
         return {}

@@ -17,7 +17,6 @@ third task may trust the second only (``third_task``), and the one for CIFAR-100
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 from codecl.algebra import Moments, Subspace
 from codecl.attach import EffectiveWeight, Scaling, take
 from codecl.method.method import Presets
-from codecl.method.settings import check
+from codecl.method.settings import check, check_patterns, matching
 from codecl.method.state import ForeignState
 from codecl.methods.gpm import GPM
 
@@ -70,17 +69,21 @@ class TRGP(GPM):
         closed: Sequence[str] = (),
         **settings: Any,
     ) -> None:
-        check(trust >= 0, "trust", trust, "a share, 0 or more")
+        check(0 <= trust <= 1, "trust", trust, "a share in [0, 1]")
         check(most_trusted >= 0, "most_trusted", most_trusted, "a number of tasks, 0 or more")
         some = gradient_samples is None or gradient_samples > 0
         check(some, "gradient_samples", gradient_samples, "a positive number of inputs, or None for all")
         check(gate in ("layer", "first"), "gate", gate, "'layer' or 'first'")
         check(third_task in ("any", "second"), "third_task", third_task, "'any' or 'second'")
-        check(not isinstance(closed, str), "closed", closed, "a list of name patterns")
+        self.closed = closed
         super().__init__(model, **settings)
         self.trust, self.most_trusted, self.gradient_samples = trust, most_trusted, gradient_samples
-        self.off_by_one, self.gate, self.third_task, self.closed = off_by_one, gate, third_task, closed
+        self.off_by_one, self.gate, self.third_task = off_by_one, gate, third_task
         self.chosen: list[dict[str, Chosen]] = []
+
+    def examine(self) -> None:
+        super().examine()
+        check_patterns("closed", self.closed, self.weights)
 
     @property
     def samples_before(self) -> int | None:
@@ -96,7 +99,7 @@ class TRGP(GPM):
         return {
             name: self._scaling(name, tasks, G[name])
             for name, tasks in trusted.items()
-            if tasks and not any(fnmatch.fnmatch(name, pattern) for pattern in self.closed)
+            if tasks and not matching(name, self.closed)
         }
 
     def remember(self, loader: Iterable[Any] | None) -> None:

@@ -5,8 +5,13 @@
 
 Every layer is followed by batch norm, ReLU and dropout, in this order; pooling comes last. No biases.
 Batch norm keeps no running statistics: those of the batch serve in evaluation too.
+
+Two things make it fast on a CPU and change no value. Maps are kept in channels-last order, in which convolution, norm
+and pooling are vectorised over the channels. And ReLU comes last, on the map that pooling has made small: it commutes
+with the maximum and with factors that are not negative.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -34,9 +39,9 @@ class AlexNet(nn.Module):
         self.heavy = Dropout(0.5 if dropout else 0.0)  # after conv3, fc1, fc2
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.max_pool2d(self.light(F.relu(self.bn1(self.conv1(x)))), 2)
-        x = F.max_pool2d(self.light(F.relu(self.bn2(self.conv2(x)))), 2)
-        x = F.max_pool2d(self.heavy(F.relu(self.bn3(self.conv3(x)))), 2)
-        x = self.heavy(F.relu(self.bn4(self.fc1(x.flatten(1)))))
-        y: Tensor = self.heavy(F.relu(self.bn5(self.fc2(x))))
-        return y
+        x = x.contiguous(memory_format=torch.channels_last)
+        x = F.relu(F.max_pool2d(self.light(self.bn1(self.conv1(x))), 2))
+        x = F.relu(F.max_pool2d(self.light(self.bn2(self.conv2(x))), 2))
+        x = F.relu(F.max_pool2d(self.heavy(self.bn3(self.conv3(x))), 2))
+        x = F.relu(self.heavy(self.bn4(self.fc1(x.flatten(1)))))
+        return F.relu(self.heavy(self.bn5(self.fc2(x))))

@@ -45,9 +45,12 @@ def scaled_mask(x: Tensor, p: float) -> Tensor:
     per_word = 64 // bits
     words = torch.empty(-(-x.numel() // per_word), dtype=torch.int64, device=x.device)
     words.random_(-(2**63), None)  # without a lower bound only 63 of the 64 bits are random
-    integers = words.view(torch.int8 if bits == 8 else torch.int16)
-    # ``empty_like`` is dense in the memory order of ``x`` (channels_last too). Comparing straight into it and
-    # keeping it in floating point was faster, forward and backward together, than every bool mask tried.
-    mask = torch.empty_like(x)
-    torch.ge(integers.as_strided(mask.shape, mask.stride()), dropped - 2 ** (bits - 1), out=mask)
-    return mask.mul_(2**bits / (2**bits - dropped))
+    integers = words.view(torch.int8 if bits == 8 else torch.int16)[: x.numel()]
+    # Comparing straight into a flat tensor and keeping it in floating point was faster, forward and backward
+    # together, than every bool mask tried.
+    mask = torch.empty_like(x, memory_format=torch.contiguous_format).flatten()
+    torch.ge(integers, dropped - 2 ** (bits - 1), out=mask)
+    mask.mul_(2**bits / (2**bits - dropped))
+    # Bits belong to elements in the order of their indices, whatever the memory format: one seed, one mask.
+    mask = mask.view(x.shape)
+    return mask if x.is_contiguous() else torch.empty_like(x).copy_(mask)

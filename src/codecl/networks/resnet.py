@@ -2,12 +2,14 @@
 
     conv 3×3 → four stages of two basic blocks, widths 20, 40, 80, 160, strides 1, 2, 2, 2 → average pool
 
-No biases. Batch norm keeps no running statistics: those of the batch serve in evaluation too.
+No biases. Batch norm keeps no running statistics: those of the batch serve in evaluation too. Maps are kept in
+channels-last order, in which a CPU is faster.
 """
 
 from collections import OrderedDict
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -76,6 +78,7 @@ class ReducedResNet18(nn.Module):
         self.features = 160 * pooled**2
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
         x = self.stages(F.relu(self.bn1(self.conv1(x))))
         x = F.avg_pool2d(x, 2) if self.pool == "average" else F.adaptive_avg_pool2d(x, 2)
         return x.flatten(1)

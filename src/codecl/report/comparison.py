@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from codecl.report.experiments import Experiment
+from codecl.report.records import Run
 from codecl.report.table import DEVIATION, Cell, Column
-from codecl.runs.plugins import title
-from codecl.runs.records import Result
+from codecl.report.tables import ACC, BWT, MEMORY, SEEDS, TIME, VALIDATION, Measure, choice
+from codecl.report.transfer import fwt
+from codecl.runs.records import Result, RunRecord
 from codecl.runs.sweep import BASE
-from codecl.text import duration, shown, size, table
-from codecl.training import metrics
+from codecl.text import shown, table
 
-MEASURES = ("ACC %", "BWT %", "seeds", "time a run", "memory")
-NUMBER = Column("")
+
+def _without_spread(measure: Measure) -> Measure:
+    return measure._replace(cell=lambda e: Cell(measure.cell(e).value))
+
+
+COSTS = [SEEDS, _without_spread(TIME), _without_spread(MEMORY)]
 
 
 def compare_methods(results: Sequence[Result], baseline: str = "gpm") -> str:
@@ -21,43 +28,30 @@ def compare_methods(results: Sequence[Result], baseline: str = "gpm") -> str:
 
     Forward transfer is relative to the run of ``baseline`` with the same seed, where there is one.
     """
-    by_method: dict[str, list[Result]] = {}
-    for result in results:
-        by_method.setdefault(result.method, []).append(result)
-    base = {result.seed: result for result in by_method.get(baseline, []) if not result.joint}
-    rows = []
-    for method, runs in by_method.items():
-        paired = [run for run in runs if run.seed in base and not run.joint]
-        transfers = [metrics.fwt(run.accuracy, base[run.seed].accuracy) for run in paired]
-        acc, bwt, *others = measure(runs)
-        rows.append([title(method), acc, bwt, *([_spread(transfers)] if base else []), *others])
-    acc, bwt, *others = MEASURES
-    transfer = [f"FWT % over {baseline}"] if base else []
-    return f"{table(['method', acc, bwt, *transfer, *others], rows)}\n{DEVIATION}"
+    methods = dict.fromkeys(result.method for result in results)
+    experiments = {method: _experiment([r for r in results if r.method == method]) for method in methods}
+    base = experiments.get(baseline)
+    measures = [ACC, BWT, *COSTS]
+    if base is not None and not base.joint:
+        measures.insert(2, Measure(Column(f"FWT % over {baseline}"), lambda e: fwt(e, base)))
+    rows = [[e.label(), *(measure.text(e) for measure in measures)] for e in experiments.values()]
+    return f"{table(['method', *(measure.column.name for measure in measures)], rows)}\n{DEVIATION}"
 
 
 def compare_cells(rows: Sequence[tuple[str, Mapping[str, Any], Sequence[Result]]]) -> str:
     """A table of a sweep: of every row the name of its cell, the values it changes, and the results that it has."""
+    experiments = [_experiment(results) for _, _, results in rows]
+    validated = any(VALIDATION.cell(e).number is not None for e in experiments)
+    measures = [*[VALIDATION] * validated, ACC, BWT, *COSTS]
     lines = []
-    for cell, changes, results in rows:
+    for (cell, changes, _), e in zip(rows, experiments, strict=True):
         first, *others = map(shown, changes.values())
-        lines.append([first + " (base)" * (cell == BASE), *others, *measure(results)])
-    deviation = f"\n{DEVIATION}" if any(len(results) > 1 for _, _, results in rows) else ""
-    return table([*rows[0][1], *MEASURES], lines) + deviation
+        lines.append([first + " (base)" * (cell == BASE), *others, *(measure.text(e) for measure in measures)])
+    notes = [DEVIATION] * any(len(e.runs) > 1 for e in experiments)
+    named = [", ".join(f"{name} = {shown(value)}" for name, value in changes.items()) for _, changes, _ in rows]
+    notes += filter(None, [choice([(n, e) for n, e in zip(named, experiments, strict=True) if e.runs])])
+    return "\n".join([table([*rows[0][1], *(measure.column.name for measure in measures)], lines), *notes])
 
 
-def measure(runs: Sequence[Result]) -> list[str]:
-    """The cells of ``MEASURES`` for runs that differ in the seed alone."""
-    if not runs:
-        return ["–", "–", "0", "–", "–"]
-    return [
-        _spread([run.acc for run in runs]),
-        _spread([run.bwt for run in runs if run.bwt is not None]),
-        str(len(runs)),
-        duration(sum(run.total_seconds for run in runs) / len(runs)),
-        size(round(sum(run.bytes["memory"] for run in runs) / len(runs))),
-    ]
-
-
-def _spread(values: Sequence[float]) -> str:
-    return NUMBER.text(Cell.mean(values))
+def _experiment(results: Sequence[Result]) -> Experiment:
+    return Experiment(tuple(Run("", RunRecord(Path(), result=result)) for result in results))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from codecl.errors import UsageError
+from codecl.text import installing, printable
 
 WIDTH = 3.3
 """Inches of a column."""
@@ -27,6 +28,8 @@ INK, PAPER = "#1a1b1c", "#fdfdfe"
 """Two colours that nothing else has, so that a page can put its own in their place."""
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", INK, "#8c8c8c")
 """Okabe and Ito's, with grey for their yellow, which is too pale for lines."""
+GREY = "#9aa0a6"
+"""What is not highlighted."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", ":")
 FIRST_TASK, LAST_TASK = COLOURS[0], "#c88400"
@@ -37,12 +40,13 @@ BLACK_FROM = 0.32
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure as it is written: the name of its files, what it shows, and its bytes."""
+    """A figure as it is written: the name of its files, what it shows, its bytes, and the part of a page it is in."""
 
     name: str
     caption: str
     svg: str
     png: bytes
+    part: str = ""
 
 
 def require_matplotlib() -> None:
@@ -50,7 +54,7 @@ def require_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise UsageError(
-            "figures need matplotlib: pip install 'codecl[report]', or leave them out with --no-figures."
+            f"figures need matplotlib: {installing('report')}, or leave them out with --no-figures."
         ) from None
 
 
@@ -74,7 +78,7 @@ def render(figure: Any, name: str, caption: str) -> Drawing:
     figure.set_layout_engine("none")
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None})
-    return Drawing(name, caption, svg.getvalue(), png.getvalue())
+    return Drawing(name, caption, printable(svg.getvalue()), png.getvalue())
 
 
 def line_style(number: int) -> dict[str, Any]:
@@ -101,6 +105,28 @@ def legend_below(figure: Any, axes: Any, columns: int = 3) -> None:
 def wrapped(label: str, width: int) -> str:
     """``label`` in at most three lines of at most ``width`` letters."""
     return "\n".join(textwrap.wrap(label, width, max_lines=3, placeholder=" …") or [label])
+
+
+def few_ticks(axes: Any, values: Sequence[float], show: Callable[[float], str]) -> None:
+    """Ticks at the least and the largest of ``values``, in the words of ``show``."""
+    ends = sorted({min(values), max(values)})
+    axes.set_xticks(ends, [show(value) for value in ends])
+    axes.minorticks_off()
+    axes.margins(x=0.15)
+
+
+def hide_crowded(figure: Any, labels: Sequence[tuple[Any, Any]]) -> None:
+    """Hide labels that would touch others, a point or the edge; each comes with its axes, and the first wins."""
+    figure.draw_without_rendering()
+    kept: list[Any] = []
+    for axes, label in labels:
+        box = label.get_window_extent()
+        points = [axes.transData.transform(line.get_xydata()[0]) for line in axes.get_lines() if len(line.get_xydata())]
+        on_a_point = any(box.x0 < x < box.x1 and box.y0 < y < box.y1 for x, y in points)
+        if on_a_point or box.x1 > axes.get_window_extent().x1 or any(map(box.overlaps, kept)):
+            label.set_visible(False)
+        else:
+            kept.append(box)
 
 
 def hide_touching(figure: Any, labels: Sequence[Any]) -> None:

@@ -16,11 +16,10 @@ from typing import Any, TypeVar
 from codecl.benchmarks.registry import BENCHMARKS
 from codecl.methods import METHODS
 from codecl.report.records import Run
-from codecl.runs.fields import is_number
-from codecl.runs.plugins import title
 from codecl.runs.recipe import PRESETS, Recipe, make_recipe
 from codecl.runs.records import Result
-from codecl.text import plain, shown
+from codecl.runs.typed import is_number
+from codecl.text import one_line, plain, shown
 
 T = TypeVar("T")
 IDENTITY = ("method", "benchmark", "preset", "quick", "data", "tasks")
@@ -54,14 +53,12 @@ class Condition:
     def title(self, without: str = "") -> str:
         """In one line; ``without`` the value that is varied."""
         epochs = "whole schedule" if self.epochs is None else f"at most {self.epochs} epochs each"
-        budget = [epochs + " (quick)" * self.quick] if without != "epochs" else []
         choices = BENCHMARKS[self.benchmark].switches if self.benchmark in BENCHMARKS else {}
         usual = {(name, first) for name, (first, *_) in choices.items()}
-        switches = [
-            f"{switch[0]} = {switch[1]}" for switch in self.switches if switch not in usual and switch[0] != without
-        ]
-        data = ["subset data"] if self.data == "subset" else []
-        return ", ".join([self.benchmark, f"preset {self.preset}", self.tasks_learned, *budget, *switches, *data])
+        parts = [self.benchmark, f"preset {self.preset}", self.tasks_learned]
+        parts += [epochs + " (quick)" * self.quick] * (without != "epochs")
+        parts += [f"{s[0]} = {s[1]}" for s in self.switches if s not in usual and s[0] != without]
+        return one_line(", ".join([*parts, *["subset data"] * (self.data == "subset")]))
 
     def fields(self, without: str = "") -> dict[str, str]:
         """Everything by name, as text; ``without`` the value that is varied."""
@@ -136,7 +133,15 @@ class Experiment:
     def label(self, without: str = "", also: Sequence[str] = ()) -> str:
         """The method and the values to name; ``also`` names further ones, ``without`` leaves one out."""
         keys = [key for key in self.values if key in (*self.named, *also) and key != without]
-        return ", ".join([title(self.method), *(f"{short_key(key)} = {shown(self.values[key])}" for key in keys)])
+        values = [f"{short_key(key)} = {shown(self.values[key])}" for key in keys]
+        return one_line(", ".join([self.first.title, *values]))
+
+    def seeds(self) -> str:
+        return f"seed{'s' * (len(self.runs) > 1)} {', '.join(str(run.seed) for run in self.runs)}"
+
+    def of_seed(self, seed: int) -> Run:
+        """The run of ``seed`` that is counted."""
+        return next(run for run in self.runs if run.seed == seed)
 
     @property
     def order(self) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from codecl.errors import UsageError
 from codecl.runs.events import EpochEvent, TaskEvent
-from codecl.runs.plugins import find_benchmark, find_method, title
+from codecl.runs.plugins import find_benchmark, find_method, is_plugin, title
 from codecl.runs.recipe import Recipe, make_recipe
 from codecl.runs.records import LOG, RESULT, RunRecord, read_run
 from codecl.runs.rundir import RunDirectory
@@ -30,7 +30,16 @@ class Inspection:
 
     @property
     def joint(self) -> bool:
+        if is_plugin(self.recipe.method):  # which is not imported only to be looked at
+            return any(getattr(event, "together", None) is not None for event in self.record.events)
         return find_method(self.recipe.method).joint
+
+    @property
+    def all_tasks(self) -> int | None:
+        """The tasks of the benchmark; of a foreign one, those that the run recorded, None if it has not yet."""
+        if not is_plugin(self.recipe.benchmark):
+            return find_benchmark(self.recipe.benchmark).tasks
+        return len(self.tasks[0].accuracy) if self.tasks else self.recipe.tasks
 
     @property
     def tasks(self) -> list[TaskEvent]:
@@ -51,6 +60,8 @@ class Inspection:
     @property
     def changed(self) -> list[str]:
         """The hyperparameters that the recipe file has otherwise."""
+        if is_plugin(self.recipe.method) or is_plugin(self.recipe.benchmark):
+            return []
         names = ("method", "benchmark", "preset", "seed", "threads", "device")
         usual = make_recipe({name: getattr(self.recipe, name) for name in names}, {})
         return [line for line in self.recipe.differences(usual) if "." in line.split(":")[0]]
@@ -66,10 +77,10 @@ class Inspection:
         return {
             "run": str(self.record.path),
             **{name: getattr(recipe, name) for name in ("method", "benchmark", "preset", "quick", "seed")},
-            "of_tasks": recipe.tasks or find_benchmark(recipe.benchmark).tasks,
-            "all_tasks": find_benchmark(recipe.benchmark).tasks,
+            "of_tasks": recipe.tasks or self.all_tasks,
+            "all_tasks": self.all_tasks,
             "joint": self.joint,
-            "epochs": recipe.training["epochs"],
+            "epochs": recipe.training.get("epochs"),
             "changed": self.changed,
             "finished": result is not None,
             "at": at and {"task": at.task, "epoch": at.epoch, "of": at.max_epochs},
@@ -101,11 +112,12 @@ class Inspection:
             state = f"unfinished, {where}after epoch {at.epoch} of at most {at.max_epochs}"
         else:
             state = f"unfinished, {len(self.tasks)} tasks learned"
-        every = find_benchmark(recipe.benchmark).tasks
-        tasks = f"{recipe.tasks} of {every}" if recipe.tasks not in (None, every) else f"{every}"
+        every = self.all_tasks
+        tasks = f"{recipe.tasks} of {every}" if recipe.tasks not in (None, every) else f"{every or '?'}"
+        method = result.title if result is not None else title(recipe.method)
         lines = [
-            f"{title(recipe.method)} on {recipe.benchmark}, preset {recipe.preset}, seed {recipe.seed}: {state}",
-            f"{tasks} tasks{' at once' * self.joint}, at most {recipe.training['epochs']} epochs"
+            f"{method} on {recipe.benchmark}, preset {recipe.preset}, seed {recipe.seed}: {state}",
+            f"{tasks} tasks{' at once' * self.joint}, at most {recipe.training.get('epochs', '?')} epochs"
             f"{' each' * (not self.joint)}{', --quick' * recipe.quick}",
         ]
         return "\n".join(
@@ -135,7 +147,7 @@ class Inspection:
 
 def inspect(path: Path) -> Inspection:
     """The record of the run in ``path``, which is only read."""
-    recipe, record = RunDirectory(path).recipe(), read_run(path)
+    recipe, record = RunDirectory(path).recipe(imports=False), read_run(path)
     if RESULT in record.damage:
         advice = f"Restore it, or remove it and run again: codecl run --resume {path}"
         raise UsageError(f"{path / RESULT} {record.damage[RESULT]} {advice}")

@@ -40,6 +40,11 @@ def readable(path: PurePath) -> str:
     return path.as_posix().encode(errors="replace").decode()
 
 
+def few(items: Sequence[str]) -> str:
+    """At most three of the ``items``."""
+    return "; ".join([*items[:3], *["and more"] * (len(items) > 3)])
+
+
 def braces(names: Sequence[str]) -> str:
     """Several names in short, as a shell takes them: ``runs/gpm-seed{0,1,2}``.
 

@@ -1,26 +1,32 @@
-"""The page of a report: everything in one file that needs nothing else, made from ``page.html``."""
+"""The page of a report: everything in one file that needs nothing else, made from ``page.html``; and what it says."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
 
 from codecl.report.drawing import INK, PAPER, Drawing
+from codecl.report.experiments import Experiment
+from codecl.report.names import few
 from codecl.report.records import Run
 from codecl.report.table import Table
-from codecl.runs.plugins import title
 from codecl.text import duration, size
 
 
 @dataclass(frozen=True)
 class Contents:
-    """All that a page shows. ``short`` and ``run_figures`` have a short name and the figures of each run, by name."""
+    """All that a page shows.
+
+    ``short`` and ``run_figures`` have a short name and the figures of each run, by name; ``headlines`` a sentence for
+    each condition, by its title.
+    """
 
     runs: Sequence[Run]
     short: Mapping[str, str]
+    headlines: Mapping[str, str]
     tables: Sequence[Table]
     figures: Sequence[Drawing]
     run_figures: Mapping[str, Sequence[Drawing]]
@@ -38,10 +44,10 @@ def make_page(contents: Contents) -> str:
     environment = Environment(autoescape=True, keep_trailing_newline=True)
     return environment.from_string(_resource("page.html")).render(
         vars(contents),
-        title=_heading(contents.runs),
         anchors={run.name: f"run-{i + 1}" for i, run in enumerate(contents.runs)},
-        method_title=title,
-        facts=_facts,
+        seeds={run.name: run.seed for run in contents.runs},
+        duration=duration,
+        size=size,
         inline=lambda figure: Markup(inline(figure)),
         resource=lambda name: Markup(_resource(name)),
     )
@@ -61,28 +67,39 @@ def inline(figure: Drawing) -> str:
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(figure.caption)}"', 1).rstrip()
 
 
-def _heading(runs: Sequence[Run]) -> str:
-    benchmarks = list(dict.fromkeys(run.result.benchmark for run in runs))
-    named = ", ".join(benchmarks) if len(benchmarks) <= 3 else f"{len(benchmarks)} benchmarks"
-    return f"{len(runs)} run{'s' * (len(runs) != 1)} on {named}"
-
-
-def _facts(run: Run) -> dict[str, object]:
-    """What a reader wants to know of a run, by name."""
-    r = run.result
-    return {
-        "directory": run.name,
-        "preset": r.preset + " (quick)" * r.quick,
-        "data": ", ".join([r.data, *(f"{name} = {choice}" for name, choice in r.switches.items())]),
-        "tasks": r.tasks,
-        "epochs of each task": ", ".join(map(str, r.epochs)),
-        "seed": r.seed,
-        "time": ", ".join(f"{name.replace('_', ' ')} {duration(value)}" for name, value in r.seconds.items()),
-        "memory": f"{size(r.bytes['memory'])}, {size(r.bytes['per_task'])} of it for each task",
-        "computed on": f"{r.device}, {r.threads} thread{'s' * (r.threads != 1)}",
-        "versions": ", ".join(f"{name} {version}" for name, version in r.versions.items()),
-    }
-
-
 def _resource(name: str) -> str:
     return (resources.files("codecl.report") / name).read_text(encoding="utf-8")
+
+
+def origin_note(runs: Sequence[Run]) -> str:
+    versions = sorted({f"codecl {run.result.versions.get('codecl', '?')}" for run in runs})
+    seeds = sorted({run.seed for run in runs})
+    return f"Recorded by {', '.join(versions)}; seeds {', '.join(map(str, seeds))}."
+
+
+def log_notes(runs: Sequence[Run], short: Mapping[str, str]) -> Iterator[str]:
+    """Which figures are missing because of a log."""
+    faults = {short[run.name]: run.record.log_fault.removeprefix("is damaged: ").rstrip(".") for run in runs}
+    missing = [name for name, fault in faults.items() if fault == "missing"]
+    damaged = [f"{name} ({fault})" for name, fault in faults.items() if fault not in ("", "missing")]
+    if missing:
+        yield f"No training curves, spectra and capacities of runs without log.jsonl: {few(missing)}."
+    if damaged:
+        begin = "Training curves, spectra and capacities are missing or incomplete where log.jsonl is damaged"
+        yield f"{begin}: {few(damaged)}."
+
+
+def repeat_notes(experiments: Sequence[Experiment]) -> tuple[list[tuple[str, str]], list[str]]:
+    """The runs that are not counted, because another of the same recipe and seed is; and warnings where they differ."""
+    repeats, warnings = [], []
+    for run, counted in ((run, e.of_seed(run.seed)) for e in experiments for run in e.repeats):
+        reason = f"repeats seed {run.seed} of {counted.name}; not counted"
+        if run.result.accuracy != counted.result.accuracy:
+            acc, counted_acc = f"{run.result.acc:.2f}", f"{counted.result.acc:.2f}"
+            reason += f", though its numbers differ: ACC {acc}, not {counted_acc}"
+            warnings.append(
+                f"{run.name} and {counted.name} have the same recipe and seed, but other accuracies: ACC {acc} and "
+                f"{counted_acc}. Only {counted.name} is counted, as the first by name; leave one of them out."
+            )
+        repeats.append((run.name, reason))
+    return repeats, warnings

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
-from codecl.report.experiments import Experiment, same
+from codecl.report.experiments import Ablation, Experiment, same
 from codecl.report.table import Cell
 
 PAPERS_BASELINE = "gpm"
@@ -19,7 +17,7 @@ ABLATED = "code-cl"
 
 
 class Printed(float):
-    """A number that knows how it is printed: 68.80 keeps its last digit."""
+    """A number that is shown as it was printed: 68.80 keeps its last digit."""
 
     text: str
 
@@ -28,17 +26,15 @@ class Printed(float):
         made.text = text
         return made
 
+    def __str__(self) -> str:
+        return self.text
 
-@dataclass(frozen=True)
-class Reported:
+
+class Reported(NamedTuple):
     """Numbers of the paper by name, each with its deviation if there is one, and the settings they belong to."""
 
-    numbers: Mapping[str, Sequence[float]]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-def as_printed(value: float) -> str:
-    return value.text if isinstance(value, Printed) else f"{value:g}"
+    numbers: dict[str, list[float]]
+    settings: dict[str, Any]
 
 
 def printed(e: Experiment, what: str, baseline: str = PAPERS_BASELINE) -> Cell:
@@ -52,16 +48,27 @@ def printed(e: Experiment, what: str, baseline: str = PAPERS_BASELINE) -> Cell:
         settings = {f"settings.{name}": value for name, value in point.settings.items()}
         fits = all(same(e.values.get(key), value) for key, value in settings.items())
         if what in point.numbers and fits and e.departures.keys() <= settings.keys():
-            value, *spread = point.numbers[what]
-            return Cell(value, spread[0] if spread else None)
+            value, spread = [*point.numbers[what], None][:2]
+            return Cell(value, spread)
     return Cell()
+
+
+def published_curve(a: Ablation, what: str) -> list[tuple[float, float]]:
+    """What the paper reports over the hyperparameter of ``a``, where it fixes the others as ``a`` does."""
+    curve = []
+    for point in reported().get(a.first.condition.benchmark, {}).get(a.first.method, []):
+        others = {f"settings.{name}": value for name, value in point.settings.items() if name != a.name}
+        fits = all(same(a.first.values.get(key), value) for key, value in others.items())
+        if a.key.startswith("settings.") and a.name in point.settings and what in point.numbers and fits:
+            curve.append((point.settings[a.name], point.numbers[what][0]))
+    return sorted(set(curve))
 
 
 @cache
 def reported() -> dict[str, dict[str, list[Reported]]]:
     """By benchmark and method, what the paper reports: its main tables first, then its ablations."""
     content = read_published()
-    points: dict[str, dict[str, list[Reported]]] = {
+    points = {
         benchmark: {method: [Reported(row, row.get("at", {}))] for method, row in methods.items()}
         for benchmark, methods in content.items()
         if benchmark != ABLATIONS

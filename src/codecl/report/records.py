@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -34,17 +34,17 @@ class Run:
 
 @dataclass(frozen=True)
 class SkippedRun:
-    """A directory that gives a report nothing. ``reason`` is about its ``file``, or about all of it."""
+    """A directory that gives a report nothing. ``fault`` is about its ``file``, or about all of it."""
 
     kind: Literal["unfinished", "empty", "damaged"]
     name: str
     given: str
-    reason: str
+    fault: str
     file: str = ""
 
-    def explained(self, name: str) -> str:
-        """The reason, where the directory is called ``name``."""
-        return f"{PurePosixPath(name) / self.file} {self.reason}" if self.file else self.reason
+    @property
+    def reason(self) -> str:
+        return f"{PurePosixPath(self.name) / self.file} {self.fault}" if self.file else self.fault
 
 
 @dataclass(frozen=True)
@@ -54,25 +54,35 @@ class Found:
     runs: tuple[Run, ...]
     skipped: tuple[SkippedRun, ...] = ()
 
-    def skipped_as(self, *kinds: str) -> list[SkippedRun]:
-        return [one for kind in kinds for one in self.skipped if one.kind == kind]
+    def skipped_as(self, *kinds: str) -> list[tuple[str, str]]:
+        """The names of what was skipped as one of ``kinds``, with the reasons."""
+        return [(one.name, one.reason) for kind in kinds for one in self.skipped if one.kind == kind]
+
+    def as_given(self) -> Found:
+        """The same, with every name as the user wrote it."""
+        return Found(
+            tuple(replace(run, name=run.given) for run in self.runs),
+            tuple(replace(one, name=one.given) for one in self.skipped),
+        )
 
 
 def find_runs(directories: Sequence[Path], out: Path) -> Found:
     """All runs in or below ``directories``, by name as seen from ``out``. A damaged one does not hide the others."""
-    runs: list[Run] = []
+
+    def seen(path: Path) -> str:
+        return readable(Path(os.path.relpath(path, out.resolve())))
+
     skipped: list[SkippedRun] = []
     places: dict[Path, tuple[bool, str, Path, str]] = {}
     for top in directories:
-        below = list(_run_directories(top))
+        below = list(run_directories(top))
         if not below:
-            reason = "no run in it or below it"
-            skipped.append(SkippedRun("empty", _seen_from(out, top.resolve()), readable(top), reason))
+            skipped.append(SkippedRun("empty", seen(top.resolve()), readable(top), "no run in it or below it"))
         for directory in below:  # a run that is found twice is one run, named without links if possible
             path = top.resolve() / directory
-            real = path.resolve()
-            place = (path != real, _seen_from(out, path), path, readable(top / directory))
-            places[real] = min(place, places.get(real, place))
+            place = (path != path.resolve(), seen(path), path, readable(top / directory))
+            places[path.resolve()] = min(place, places.get(path.resolve(), place))
+    runs: list[Run] = []
     for _, name, path, given in sorted(places.values(), key=lambda place: place[1]):
         record = read_run(path)
         damaged = next((file for file in (RECIPE, RESULT) if file in record.damage), None)
@@ -92,11 +102,7 @@ def _how_far(record: RunRecord) -> str:
     return f"not finished: {learned or 'no'} task{'s' * (learned > 1)} learned{' yet' * (not learned)}"
 
 
-def _seen_from(out: Path, path: Path) -> str:
-    return readable(Path(os.path.relpath(path, out.resolve())))
-
-
-def _run_directories(top: Path) -> Iterator[Path]:
+def run_directories(top: Path) -> Iterator[Path]:
     """The run directories in ``top``, seen from it, each once: without links, unless links lead out of it."""
     if not top.is_dir():
         raise UsageError(f"{top} is no directory." if top.exists() else f"there is no directory {top}.")

@@ -17,9 +17,8 @@ from codecl.method import Method
 from codecl.report.experiments import Experiment, find_experiments, position, published_recipe, short_key
 from codecl.report.published import reported
 from codecl.report.records import Run, find_runs
-from codecl.report.render import markdown_lines
+from codecl.report.render import markdown_lines, markdown_text
 from codecl.report.tables import ACC, BWT, PAPER_ACC, PAPER_BWT
-from codecl.runs.plugins import title
 
 NUMBERS = {"ACC": ACC, "BWT": BWT, "paper ACC": PAPER_ACC, "paper BWT": PAPER_BWT}
 IN_BUDGET = "training.lr"
@@ -50,7 +49,7 @@ def table(runs: Sequence[Run]) -> str:
         find_experiments(runs),
         key=lambda e: (position(e.first.benchmark, BENCHMARKS), e.method, e.first.preset, e.runs[0].name),
     )
-    return "\n".join(markdown_lines(head, [_row(e) for e in experiments]))
+    return "\n".join(markdown_lines(head, [[markdown_text(cell) for cell in _row(e)] for e in experiments]))
 
 
 def _row(e: Experiment) -> list[str]:
@@ -58,7 +57,7 @@ def _row(e: Experiment) -> list[str]:
     training = e.first.training
     return [
         e.first.benchmark,
-        ", ".join([title(e.method), *changed]),
+        ", ".join([e.first.title, *changed]),
         e.first.preset,
         f"{e.condition.tasks_learned}, {training['epochs']} epochs, lr {training['lr']:g}",
         e.first.data,

@@ -27,10 +27,10 @@ def figures_of_runs(runs: Sequence[Run], short: Mapping[str, str]) -> dict[str, 
     found: dict[str, list[Drawing]] = {}
     with drawing.styled():
         for run in runs:
-            kinds = ("matrix", "curves", "fullness", "spectra")
+            kinds = ("matrix", "curves", "fullness", "spectra", "inferred-tasks")
             names = [unique(slug(f"{kind}-{short[run.name]}"), taken) for kind in kinds]
             figures = [matrix(run, names[0], limits), curves(run, names[1]), fullness(run, names[2])]
-            figures.append(spectra(run, names[3]))
+            figures += [spectra(run, names[3]), inferred_tasks(run, names[4])]
             found[run.name] = [figure for figure in figures if figure is not None]
     return found
 
@@ -55,6 +55,27 @@ def matrix(run: Run, name: str, limits: tuple[float, float] = (0.0, 100.0)) -> D
     axes.set(xlabel="accuracy on task, %", ylabel="after task")
     colours = f"Colours from {limits[0]:g} to {limits[1]:g} %."
     return drawing.render(figure, name, f"Accuracy on each task after learning each task: {run.name}. {colours}")
+
+
+def inferred_tasks(run: Run, name: str) -> Drawing | None:
+    """Which task the inputs of each task are taken for, where that was measured."""
+    if (found := run.result.inference) is None:
+        return None
+    confusion = found["confusion"]
+    names = [f"{i + 1}" for i in range(len(confusion))]
+    figure = drawing.new_figure(min(0.45 + 0.5 * len(confusion), 0.5 + 0.8 * WIDTH))
+    axes = figure.add_subplot()
+    numbered = drawing.has_room(confusion, names, _percent)
+    mesh = drawing.heat_map(axes, confusion, names, (0.0, 100.0), _percent if numbered else None)
+    if not numbered:
+        figure.colorbar(mesh, ax=axes, pad=0.02)
+    axes.set(xlabel="taken for task, % of its inputs", ylabel="inputs of task")
+    told = f"accuracy {run.result.acc:.2f} % told, {found['inferred']:.2f} % inferred"
+    together = f"{found['tasks_right_together']:.2f} % for {found['together']} inputs together"
+    return drawing.render(
+        figure, name,
+        f"Without telling the task: {run.name}. Tasks inferred {found['tasks_right']:.2f} %, {together}; {told}.",
+    )  # fmt: skip
 
 
 def curves(run: Run, name: str) -> Drawing | None:

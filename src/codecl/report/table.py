@@ -20,6 +20,7 @@ class Cell:
     """A text, or a number with its standard deviation over ``runs`` runs.
 
     ``rank`` is 1, 2, or 0 for all others. An ``unranked`` cell takes none, such as a baseline's distance from itself.
+    ``interval`` is where the mean lies with 95 %.
     """
 
     value: str | float | None = None
@@ -27,6 +28,7 @@ class Cell:
     runs: int = 0
     rank: int = 0
     unranked: bool = False
+    interval: tuple[float, float] | None = None
 
     @classmethod
     def mean(cls, values: Sequence[float]) -> Cell:
@@ -35,6 +37,10 @@ class Cell:
             return cls()
         over_runs = metrics.mean_std(values)
         return cls(over_runs.mean, over_runs.std, over_runs.n)
+
+    @property
+    def number(self) -> float | None:
+        return self.value if isinstance(self.value, int | float) else None
 
 
 @dataclass(frozen=True)
@@ -46,11 +52,26 @@ class Column:
     best: Literal["highest", "lowest"] | None = None
 
     def text(self, cell: Cell) -> str:
-        if cell.value is None:
-            return "–"
-        if isinstance(cell.value, str):
-            return cell.value
-        return self.show(cell.value) + (f" ± {self.show(cell.spread)}" if cell.spread is not None else "")
+        if cell.number is None:
+            return cell.value if isinstance(cell.value, str) else "–"
+        interval = f" [{', '.join(map(self.show, cell.interval))}]" if cell.interval is not None else ""
+        return self.show(cell.number) + (f" ± {self.show(cell.spread)}" if cell.spread is not None else "") + interval
+
+    def ranked(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Mark the best and the second best. What prints the same is the same; if all do, none is the best.
+
+        Where one of them has a single run, none is marked: which is best may be noise.
+        """
+        numbers = [None if cell.unranked or not self.best else cell.number for cell in cells]
+        if any(cell.runs == 1 for cell, number in zip(cells, numbers, strict=True) if number is not None):
+            return list(cells)
+        printed = {self.show(number): number for number in numbers if number is not None}
+        in_order = sorted(printed, key=printed.__getitem__, reverse=self.best == "highest")
+        ranks = dict(zip(in_order, (BEST, SECOND), strict=False)) if len(printed) > 1 else {}
+        return [
+            cell if number is None else replace(cell, rank=ranks.get(self.show(number), 0))
+            for cell, number in zip(cells, numbers, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -60,10 +81,6 @@ class Row:
     cells: tuple[Cell, ...]
     runs: tuple[str, ...] = ()
 
-    def renamed(self, names: Mapping[str, str]) -> Row:
-        """The row with other names for its runs."""
-        return replace(self, runs=tuple(names[name] for name in self.runs))
-
 
 @dataclass(frozen=True)
 class Section:
@@ -72,6 +89,11 @@ class Section:
     title: str
     rows: tuple[Row, ...]
     condition: Mapping[str, str] = field(default_factory=dict)
+
+    def with_columns(self, columns: Sequence[Sequence[Cell]]) -> Section:
+        """The section with other cells, given column by column."""
+        rows = zip(self.rows, zip(*columns, strict=True), strict=True)
+        return replace(self, rows=tuple(replace(row, cells=cells) for row, cells in rows))
 
 
 @dataclass(frozen=True)
@@ -92,40 +114,25 @@ class Table:
     def numeric(self) -> list[bool]:
         """Which columns hold numbers."""
         columns = zip(*(row.cells for row in self.rows), strict=True)
-        return [any(isinstance(cell.value, int | float) for cell in column) for column in columns]
+        return [any(cell.number is not None for cell in column) for column in columns]
 
-    def with_rows(self, change: Callable[[Row], Row]) -> Table:
-        return replace(self, sections=tuple(replace(s, rows=tuple(map(change, s.rows))) for s in self.sections))
+    def only(self, *sections: Section) -> Table:
+        """The table with these sections, without empty columns."""
+        return replace(self, sections=sections).without_empty_columns()
 
-    def with_columns(self, keep: Callable[[int], bool]) -> Table:
-        """The table with the columns whose numbers are to be kept."""
-        kept = [i for i in range(len(self.columns)) if keep(i)]
-        table = self.with_rows(lambda row: replace(row, cells=tuple(row.cells[i] for i in kept)))
-        return replace(table, columns=tuple(self.columns[i] for i in kept))
+    def without_empty_columns(self) -> Table:
+        filled = (any(row.cells[i].value is not None for row in self.rows) for i in range(len(self.columns)))
+        kept = [i for i, is_filled in enumerate(filled) if is_filled]
+        sections = [s.with_columns([[row.cells[i] for row in s.rows] for i in kept]) for s in self.sections]
+        return replace(self, columns=tuple(self.columns[i] for i in kept), sections=tuple(sections))
 
 
 def make_table(
     name: str, title: str, columns: Sequence[Column], sections: Sequence[Section], notes: Sequence[str] = ()
 ) -> Table:
     """The table with its ranks, without empty columns."""
-    ranked = tuple(replace(section, rows=_ranked(section.rows, columns)) for section in sections)
-    table = Table(name, title, tuple(columns), ranked, tuple(notes))
-    return table.with_columns(lambda i: any(row.cells[i].value is not None for row in table.rows))
-
-
-def _ranked(rows: Sequence[Row], columns: Sequence[Column]) -> tuple[Row, ...]:
-    ranked = [_rank(column, [row.cells[i] for row in rows]) for i, column in enumerate(columns)]
-    return tuple(replace(row, cells=cells) for row, cells in zip(rows, zip(*ranked, strict=True), strict=True))
-
-
-def _rank(column: Column, cells: Sequence[Cell]) -> list[Cell]:
-    """Mark the best and the second best. What prints the same is the same; if all do, none is the best."""
-    numbers = [c.value for c in cells if column.best and isinstance(c.value, int | float) and not c.unranked]
-    printed = list(dict.fromkeys(map(column.show, sorted(numbers, reverse=column.best == "highest"))))
-    ranks = dict(zip(printed, (BEST, SECOND), strict=False)) if len(printed) > 1 else {}
-    return [
-        replace(c, rank=ranks.get(column.show(c.value), 0))
-        if ranks and isinstance(c.value, int | float) and not c.unranked
-        else c
-        for c in cells
+    ranked = [
+        section.with_columns([c.ranked([row.cells[i] for row in section.rows]) for i, c in enumerate(columns)])
+        for section in sections
     ]
+    return Table(name, title, tuple(columns), tuple(ranked), tuple(notes)).without_empty_columns()

@@ -1,4 +1,4 @@
-"""The tables of the paper, for whatever was run: accuracy, forward transfer, memory, overlapping classes, ablations."""
+"""The tables of a report: results best first, further measures, ablations, memory and time."""
 
 from __future__ import annotations
 
@@ -9,21 +9,30 @@ from typing import NamedTuple
 from codecl.report import experiments as grouping
 from codecl.report.experiments import Ablation, Experiment
 from codecl.report.footprint import FOOTPRINTS
-from codecl.report.published import as_printed, printed
+from codecl.report.published import printed
 from codecl.report.records import Run
 from codecl.report.table import DEVIATION, Cell, Column, Row, Section, Table, make_table
-from codecl.report.transfer import Transfer, find_transfers
+from codecl.report.transfer import Transfer, difference, find_transfers, fwt
 from codecl.runs.records import Result
 from codecl.text import duration, shown, size
+from codecl.training import metrics
 
-OVERLAPPING = ("ol-cifar100",)
-"""Benchmarks whose tasks share classes: Table 4 of the paper."""
+RESULTS = "results"
 PAPER_NOTE = "The paper's numbers are for all tasks and its whole schedule; what was run here stands above the rows."
 JOINT_NOTE = "multitask learns all tasks at once: an upper bound that takes no rank."
+SINGLE_NOTE = "Where a method has a single seed nothing is marked as best: a difference may be noise."
 MEMORY_NOTE = (
     "A fully connected layer of N inputs and M outputs after T tasks: B directions for each task, r for all, "
     "s that the last task shares, K freed, E inputs added by a task, w bytes for a number of the model. "
     "Memory is what the method stores in the end for the whole network."
+)
+CHOICE_NOTE = "What is best is marked by validation accuracy; the test accuracy beside it was not chosen by."
+NO_CHOICE_NOTE = (
+    "These runs recorded no validation accuracy in the end, so nothing is marked: test data are not to choose by."
+)
+TIME_NOTE = (
+    "Wall times depend on what else the machine did, which no record says: compare them only between runs that were "
+    "alone on it. make bench measures methods against plain SGD."
 )
 
 
@@ -34,17 +43,24 @@ class Measure(NamedTuple):
     cell: Callable[[Experiment], Cell]
     note: str = ""
 
-
-def mean(e: Experiment, number: Callable[[Result], float | None]) -> Cell:
-    """The mean of a number over seeds."""
-    values = [number(run.result) for run in e.runs]
-    return replace(Cell.mean([value for value in values if value is not None]), unranked=e.joint)
+    def text(self, e: Experiment) -> str:
+        return self.column.text(self.cell(e))
 
 
-def amount(e: Experiment, number: Callable[[Result], float | None]) -> Cell:
+def over_seeds(number: Callable[[Result], float | None]) -> Callable[[Experiment], Cell]:
+    """The mean of a number and its deviation."""
+
+    def cell(e: Experiment) -> Cell:
+        values = [number(run.result) for run in e.runs]
+        return replace(Cell.mean([value for value in values if value is not None]), unranked=bool(values) and e.joint)
+
+    return cell
+
+
+def amount(number: Callable[[Result], float | None]) -> Callable[[Experiment], Cell]:
     """The same, without a deviation of 0: most memories are the same for every seed."""
-    cell = mean(e, number)
-    return replace(cell, spread=cell.spread or None)
+    mean = over_seeds(number)
+    return lambda e: replace(mean(e), spread=mean(e).spread or None)
 
 
 def in_bytes(value: float) -> str:
@@ -64,27 +80,48 @@ def footprint(field: str) -> Callable[[Experiment], Cell]:
     return lambda e: Cell(getattr(FOOTPRINTS[e.method], field) if e.method in FOOTPRINTS else None)
 
 
-ACC = Measure(Column("ACC %", best="highest"), lambda e: mean(e, lambda r: r.acc))
-BWT = Measure(Column("BWT %", best="highest"), lambda e: mean(e, lambda r: r.bwt))
-MEMORY = Measure(Column("memory", in_bytes), lambda e: amount(e, lambda r: r.bytes["memory"]))
-TIME = Measure(Column("time a run", duration), lambda e: amount(e, lambda r: r.total_seconds))
-PAPER_ACC = Measure(Column("paper ACC", as_printed), lambda e: printed(e, "acc"), PAPER_NOTE)
-PAPER_BWT = Measure(Column("paper BWT", as_printed), lambda e: printed(e, "bwt"), PAPER_NOTE)
-COSTS = [
+SEEDS = Measure(Column("seeds", "{:g}".format), lambda e: Cell(len(e.runs)))
+ACC = Measure(Column("ACC %", best="highest"), over_seeds(lambda r: r.acc))
+VALIDATION = Measure(Column("validation %", best="highest"), over_seeds(lambda r: r.validation_acc))
+BWT = Measure(Column("BWT %", best="highest"), over_seeds(lambda r: r.bwt))
+MEMORY = Measure(Column("memory", in_bytes), amount(lambda r: r.bytes["memory"]))
+TIME = Measure(Column("time a run", duration), amount(lambda r: r.total_seconds), TIME_NOTE)
+PAPER_ACC = Measure(Column("paper ACC", str), lambda e: printed(e, "acc"), PAPER_NOTE)
+PAPER_BWT = Measure(Column("paper BWT", str), lambda e: printed(e, "bwt"), PAPER_NOTE)
+FURTHER = [
+    Measure(
+        Column("learned %", best="highest"), over_seeds(lambda r: metrics.learning_accuracy(r.accuracy)),
+        "Learned: the mean accuracy on each task just after it was learned (learning accuracy).",
+    ),
+    Measure(
+        Column("forgotten %", best="lowest"), over_seeds(lambda r: metrics.forgetting(r.accuracy)),
+        "Forgotten: how far each task fell below the best it ever had, on average over all but the last.",
+    ),
+    Measure(
+        Column("over seen %", best="highest"), over_seeds(lambda r: metrics.area_over_seen(r.accuracy)),
+        "Over seen: the area under the average accuracy over the tasks seen so far, as a mean over the tasks.",
+    ),
+]  # fmt: skip
+SPACE = [
     Measure(Column("order in the paper"), footprint("paper")),
     Measure(Column("bytes of a layer"), footprint("formula"), MEMORY_NOTE),
     MEMORY,
-    Measure(Column("of it per task", in_bytes), lambda e: amount(e, lambda r: r.bytes["per_task"])),
+    Measure(Column("of it per task", in_bytes), amount(lambda r: r.bytes["per_task"])),
+]
+TIMES = [
     TIME,
-    Measure(Column("training epoch", "{:.2f} s".format), lambda e: amount(e, epoch_seconds)),
-    Measure(Column("between tasks", duration), lambda e: amount(e, lambda r: r.seconds["between_tasks"])),
+    Measure(Column("training epoch", "{:.2f} s".format), amount(epoch_seconds)),
+    Measure(Column("between tasks", duration), amount(lambda r: r.seconds["between_tasks"])),
     Measure(Column("on"), machines),
 ]
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """What some runs show together. ``main`` are the ``experiments`` that do not stand in an ablation alone."""
+    """What some runs show together. ``main`` are the ``experiments`` that do not stand in an ablation alone.
+
+    ``main`` is sorted by condition, and the best comes first.
+    """
 
     experiments: Sequence[Experiment]
     main: Sequence[Experiment]
@@ -97,66 +134,90 @@ def analyse(runs: Iterable[Run], baseline: str) -> Analysis:
     """Find experiments and ablations, and make the tables that there is something for."""
     experiments = grouping.find_experiments(runs)
     ablations = grouping.find_ablations(experiments)
-    main = grouping.unvaried(experiments, ablations)
+    groups = grouping.by_condition(grouping.unvaried(experiments, ablations))
+    main = [e for group in groups for e in sorted(group, key=acc_of, reverse=True)]
     transfers = find_transfers(main, baseline)
-    separate = [e for e in main if e.condition.benchmark not in OVERLAPPING]
-    overlapping = [e for e in main if e.condition.benchmark in OVERLAPPING]
-    paired = [e for t in transfers if t.is_measured for e in t.paired if t.condition.benchmark not in OVERLAPPING]
-    under = {transfer.condition: transfer for transfer in transfers}
-    fwt = Measure(
-        Column(f"FWT % over {baseline}", best="highest"), lambda e: under[e.condition].fwt(e),
-        f"FWT: how much better each task was learned than by {baseline}, on average; over the seeds that both have.",
-    )  # fmt: skip
-    paper_fwt = Measure(Column("paper FWT", as_printed), lambda e: printed(e, "fwt", baseline), PAPER_NOTE)
     tables = [
-        table_by_condition("accuracy", "Accuracy and backward transfer", separate, [ACC, BWT, PAPER_ACC, PAPER_BWT]),
-        table_by_condition("transfer", f"Forward transfer relative to {baseline}", paired, [fwt, paper_fwt]),
-        table_by_condition(
-            "overlapping", "Tasks with overlapping classes", overlapping,
-            [ACC, BWT, fwt, PAPER_ACC, PAPER_BWT, paper_fwt],
-        ),
+        table_by_condition(RESULTS, "Results", main, result_measures(transfers, baseline)),
+        table_by_condition("measures", "Further measures", main, FURTHER),
         *ablation_tables(ablations),
-        table_by_condition("memory", "Memory and time", main, COSTS),
-    ]  # fmt: skip
+        table_by_condition("memory", "Memory", main, SPACE),
+        table_by_condition("time", "Time", main, TIMES),
+    ]
     return Analysis(experiments, main, ablations, transfers, [table for table in tables if table.sections])
+
+
+def acc_of(e: Experiment) -> float:
+    return ACC.cell(e).number or 0.0
+
+
+def result_measures(transfers: Sequence[Transfer], baseline: str) -> list[Measure]:
+    """What the first table has: ACC, how far it is from the baseline's, both transfers, and what the paper prints."""
+    base = {transfer.condition: transfer.base for transfer in transfers}
+    apart = (
+        f"Over {baseline}: the difference in ACC over the seeds that both have, and its 95 % interval (Student's t)."
+    )
+    note = f"FWT: how much better each task was learned than by {baseline}, on average; over the seeds that both have."
+    return [
+        ACC,
+        Measure(Column(f"ACC over {baseline}", "{:+z.2f}".format), lambda e: difference(e, base[e.condition]), apart),
+        BWT,
+        Measure(Column(f"FWT % over {baseline}", best="highest"), lambda e: fwt(e, base[e.condition]), note),
+        PAPER_ACC,
+        PAPER_BWT,
+        Measure(Column("paper FWT", str), lambda e: printed(e, "fwt", baseline), PAPER_NOTE),
+    ]
 
 
 def table_by_condition(name: str, title: str, experiments: Iterable[Experiment], measures: Sequence[Measure]) -> Table:
     """A table with a section for each condition."""
-    sections = [
-        Section(
-            group[0].condition.title(),
-            tuple(_row(e.label(), e, measures) for e in group),
-            group[0].condition.fields(),
-        )
-        for group in grouping.by_condition(experiments)
-    ]
+    measures = [SEEDS, *measures]
+    sections = []
+    for group in grouping.by_condition(experiments):
+        rows = tuple(_row(e.label(), e, measures) for e in group)
+        sections.append(Section(group[0].condition.title(), rows, group[0].condition.fields()))
     return _table(name, title, Column("method"), sections, measures)
 
 
 def ablation_tables(ablations: Sequence[Ablation]) -> list[Table]:
-    """ACC, BWT and memory over each hyperparameter that was varied, all others fixed."""
-    measures = [ACC, BWT, MEMORY, PAPER_ACC, PAPER_BWT]
+    """ACC, BWT and memory over each hyperparameter that was varied, all others fixed. What is best says validation."""
+    unmarked = [m._replace(column=replace(m.column, best=None)) for m in (ACC, BWT)]
+    measures = [SEEDS, VALIDATION, *unmarked, MEMORY, PAPER_ACC, PAPER_BWT]
     sections: dict[str, list[Section]] = {}
+    notes: dict[str, list[str]] = {}
     for a in ablations:
         rows = tuple(_row(value if a.numeric else shown(value), e, measures) for value, e in a.points)
         condition = {"method": a.label} | a.first.condition.fields(without=a.name)
         sections.setdefault(a.name, []).append(Section(f"{a.label}, {a.condition}", rows, condition))
-    return [
-        _table(f"ablation-{name}", f"Ablation: {name}", Column(name, shown), over, measures)
-        for name, over in sections.items()
-    ]
+        chosen = choice([(f"{a.name} = {shown(value)}", e) for value, e in a.points])
+        notes.setdefault(a.name, []).append(f"{a.label}, {a.condition}: {chosen}" if chosen else NO_CHOICE_NOTE)
+    made = []
+    for name, over in sections.items():
+        table = _table(f"ablation-{name}", f"Ablation: {name}", Column(name, shown), over, measures)
+        by_validation = [CHOICE_NOTE] * (VALIDATION.column in table.columns)
+        made.append(replace(table, notes=(*table.notes, *dict.fromkeys([*notes[name], *by_validation]))))
+    return made
+
+
+def choice(points: Sequence[tuple[str, Experiment]]) -> str:
+    """Which of several settings is best by validation, with its test accuracy; empty if not all have recorded it."""
+    numbers = [VALIDATION.cell(e).number if e.runs else None for _, e in points]
+    if len(points) < 2 or None in numbers:
+        return ""
+    name, best = max(zip(points, numbers, strict=True), key=lambda pair: pair[1] or 0.0)[0]
+    return f"best by validation: {name} (validation {VALIDATION.text(best)} %, test ACC {ACC.text(best)} %)."
 
 
 def _table(name: str, title: str, first: Column, sections: Sequence[Section], measures: Sequence[Measure]) -> Table:
     """The table, with notes on the columns that it has."""
-    table = make_table(name, title, [first, Column("seeds", "{:g}".format), *(m.column for m in measures)], sections)
-    notes = [DEVIATION, *(m.note for m in measures if m.note and m.column in table.columns)]
-    ranked = [cell for row in table.rows for c, cell in zip(table.columns, row.cells, strict=True) if c is ACC.column]
-    notes += [JOINT_NOTE] * any(cell.unranked for cell in ranked)
-    return replace(table, notes=tuple(dict.fromkeys(notes)))
+    made = make_table(name, title, [first, *(m.column for m in measures)], sections)
+    cells = [(column, cell) for row in made.rows for column, cell in zip(made.columns, row.cells, strict=True)]
+    notes = [DEVIATION] * any(cell.spread is not None for _, cell in cells)
+    notes += [SINGLE_NOTE] * any(column.best and cell.runs == 1 for column, cell in cells)
+    notes += [JOINT_NOTE] * any(column is ACC.column and cell.unranked for column, cell in cells)
+    notes += [m.note for m in measures if m.note and m.column in made.columns]
+    return replace(made, notes=tuple(dict.fromkeys(notes)))
 
 
 def _row(first: str | float, e: Experiment, measures: Sequence[Measure]) -> Row:
-    cells = [Cell(first), Cell(len(e.runs)), *(measure.cell(e) for measure in measures)]
-    return Row(tuple(cells), tuple(run.name for run in e.runs))
+    return Row((Cell(first), *(measure.cell(e) for measure in measures)), tuple(run.name for run in e.runs))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from codecl.errors import UsageError
 from codecl.report.experiments import Condition, Experiment, by_condition
+from codecl.report.interval import mean_interval
+from codecl.report.names import few
 from codecl.report.table import Cell
+from codecl.runs.records import Result
 from codecl.text import unknown_name
 from codecl.training import metrics
 
@@ -32,20 +35,35 @@ class Transfer:
         """Whether there is something beside the base itself."""
         return len(self.paired) > 1
 
-    def fwt(self, e: Experiment) -> Cell:
-        """How much better ``e`` learned each task than the base, over the seeds that both have."""
-        base = {run.seed: run.result.accuracy for run in self.base.runs} if self.base is not None else {}
-        runs = [run for run in e.runs if run.seed in base and not e.joint]
-        cell = Cell.mean([metrics.fwt(run.result.accuracy, base[run.seed]) for run in runs])
-        return replace(cell, unranked=e.method == self.baseline)
-
     @property
     def without_seed(self) -> str:
         """What cannot be measured, because the base has none of its seeds; empty if everything can."""
         if self.base is None or not self.unpaired:
             return ""
-        listed = ", ".join(f"{e.label()} ({_seeds(e)})" for e in self.unpaired)
-        return f"{listed} over {self.baseline} ({_seeds(self.base)}), {self.condition.title()}"
+        listed = ", ".join(f"{e.label()} ({e.seeds()})" for e in self.unpaired)
+        return f"{listed} over {self.baseline} ({self.base.seeds()}), {self.condition.title()}"
+
+
+def paired(e: Experiment, base: Experiment | None, compare: Callable[[Result, Result], float]) -> list[float]:
+    """What ``compare`` gives for the results of ``e`` and of the base, for every seed that both have."""
+    theirs = {run.seed: run.result for run in base.runs} if base is not None else {}
+    return [compare(run.result, theirs[run.seed]) for run in e.runs if run.seed in theirs]
+
+
+def fwt(e: Experiment, base: Experiment | None) -> Cell:
+    """How much better ``e`` learned each task than the base."""
+    if e.joint:
+        return Cell()
+    transferred = paired(e, base, lambda ours, theirs: metrics.fwt(ours.accuracy, theirs.accuracy))
+    return replace(Cell.mean(transferred), unranked=base is not None and e.method == base.method)
+
+
+def difference(e: Experiment, base: Experiment | None) -> Cell:
+    """How far the ACC of ``e`` is above that of the base, seed by seed, with the interval of the mean."""
+    if e is base:
+        return Cell("baseline")
+    differences = paired(e, base, lambda ours, theirs: ours.acc - theirs.acc)
+    return replace(Cell.mean(differences), spread=None, interval=mean_interval(differences))
 
 
 def find_transfers(experiments: Sequence[Experiment], baseline: str) -> list[Transfer]:
@@ -91,12 +109,3 @@ def transfer_notes(transfers: Sequence[Transfer]) -> Iterator[str]:
     for transfer in transfers:
         if transfer.without_seed:
             yield f"No forward transfer without a seed in common: {transfer.without_seed}."
-
-
-def few(items: Sequence[str]) -> str:
-    """At most three of the ``items``."""
-    return "; ".join([*items[:3], *["and more"] * (len(items) > 3)])
-
-
-def _seeds(e: Experiment) -> str:
-    return f"seed{'s' * (len(e.runs) > 1)} {', '.join(str(run.seed) for run in e.runs)}"

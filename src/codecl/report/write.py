@@ -8,22 +8,22 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 
 from codecl.errors import UsageError
 from codecl.files import write_atomically
+from codecl.report import page
 from codecl.report.drawing import Drawing, require_matplotlib
+from codecl.report.experiments import Experiment
 from codecl.report.figures import summary_figures
-from codecl.report.names import short_names, slug
-from codecl.report.notes import log_notes, origin_note, repeat_notes
-from codecl.report.page import Contents, files_of, make_page
+from codecl.report.headline import headlines
+from codecl.report.names import few, short_names, slug
 from codecl.report.records import Found, find_runs
 from codecl.report.render import FORMATS
 from codecl.report.run_figures import figures_of_runs
 from codecl.report.table import Table
-from codecl.report.tables import Analysis, analyse
-from codecl.report.transfer import check_baseline, few, transfer_notes
+from codecl.report.tables import analyse
+from codecl.report.transfer import check_baseline, transfer_notes
 
 PAGE = "report.html"
 USUAL_BASELINE = "gpm"
@@ -34,9 +34,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 class Report:
     """What was written, what there is to say about it, and what is not in it, as pairs of a directory and a reason.
 
-    Directories have the names that the user gave; in the files they have those seen from the report.
+    ``headlines`` are a sentence for each condition, by its title. Directories have the names that the user gave; in
+    the files they have those seen from the report.
     """
 
+    headlines: Mapping[str, str]
     tables: Sequence[Table]
     files: Sequence[str]
     notes: Sequence[str]
@@ -62,41 +64,35 @@ def write_report(
         run_figures: Whether single runs have figures too.
     """
     found = find_runs(directories, out)
-    _check_found(found, directories)
+    given = found.as_given()
+    _check_found(given, directories)
     if figures:
         require_matplotlib()
     _check_place(out, ["tables", "figures"] if figures else ["tables"])
     _check_own(out, [PAGE])
-    made = analyse(found.runs, baseline or USUAL_BASELINE)
-    if baseline is not None:
+    baseline, asked = baseline or USUAL_BASELINE, baseline is not None
+    made = analyse(found.runs, baseline)
+    if asked:
         check_baseline(baseline, made.experiments, made.transfers)
     short = short_names({run.name: run.record.path for run in found.runs})
-    summary = summary_figures(made.main, made.ablations) if figures else []
+    summary = summary_figures(made) if figures else []
     of_runs = figures_of_runs(found.runs, short) if figures and run_figures else {}
     files = _files(made.tables, [*summary, *itertools.chain(*of_runs.values())])
-    notes = [origin_note(found.runs), *transfer_notes(made.transfers)]
+    notes = [page.origin_note(found.runs), *transfer_notes(made.transfers)]
     if figures and run_figures:
-        notes += log_notes(found.runs, short)
+        notes += page.log_notes(found.runs, short)
     else:
         notes.append("Figures of single runs were left out." if figures else "Figures were left out.")
-    repeats, warnings = repeat_notes(made.experiments, attrgetter("name"))
-    left_out = [*_skipped(found, "name", "empty", "unfinished"), *repeats, *_skipped(found, "name", "damaged")]
-    page = Contents(found.runs, short, made.tables, summary, of_runs, left_out, notes, warnings, sorted(files))
-    _write_all(out, {PAGE: make_page(page), **files})
-    return _as_given(found, made, sorted(files), notes)
-
-
-def _as_given(found: Found, made: Analysis, files: Sequence[str], notes: Sequence[str]) -> Report:
-    repeats, warnings = repeat_notes(made.experiments, attrgetter("given"))
-    given = {run.name: run.given for run in found.runs}
-    return Report(
-        tables=[table.with_rows(lambda row: row.renamed(given)) for table in made.tables],
-        files=[PAGE, *files],
-        notes=notes,
-        warnings=warnings,
-        left_out=[*_skipped(found, "given", "unfinished", "empty"), *repeats],
-        damaged=_skipped(found, "given", "damaged"),
+    left_out, warnings = _left_out(found, made.experiments)
+    left_out += found.skipped_as("damaged")
+    said = headlines(made.main, made.transfers)
+    contents = page.Contents(
+        found.runs, short, said, made.tables, summary, of_runs, left_out, notes, warnings, sorted(files)
     )
+    _write_all(out, {PAGE: page.make_page(contents), **files})
+    made = analyse(given.runs, baseline)
+    left_out, warnings = _left_out(given, made.experiments)
+    return Report(said, made.tables, [PAGE, *sorted(files)], notes, warnings, left_out, given.skipped_as("damaged"))
 
 
 def _files(tables: Sequence[Table], drawings: Sequence[Drawing]) -> dict[str, str | bytes]:
@@ -109,15 +105,16 @@ def _files(tables: Sequence[Table], drawings: Sequence[Drawing]) -> dict[str, st
     return files
 
 
-def _skipped(found: Found, name: str, *kinds: str) -> list[tuple[str, str]]:
-    """The directories that were skipped as one of ``kinds`` with the reasons, by their ``name`` or as ``given``."""
-    return [(getattr(one, name), one.explained(getattr(one, name))) for one in found.skipped_as(*kinds)]
+def _left_out(found: Found, experiments: Sequence[Experiment]) -> tuple[list[tuple[str, str]], list[str]]:
+    """The runs that are not in the report and why, but for damaged ones; and warnings about them."""
+    repeats, warnings = page.repeat_notes(experiments)
+    return [*found.skipped_as("unfinished", "empty"), *repeats], warnings
 
 
 def _check_found(found: Found, directories: Sequence[Path]) -> None:
     if not found.runs:
-        reasons = [f"{one.given} is {one.reason}" for one in found.skipped_as("unfinished")]
-        reasons += [one.explained(one.given).rstrip(".") for one in found.skipped_as("damaged")]
+        reasons = [f"{name} is {reason}" for name, reason in found.skipped_as("unfinished")]
+        reasons += [reason.rstrip(".") for _, reason in found.skipped_as("damaged")]
         where = ", ".join(map(str, directories))
         raise UsageError(f"no finished run in {where}{'; ' * bool(reasons)}{few(reasons)}.")
 
@@ -130,9 +127,12 @@ def _check_place(out: Path, folders: Sequence[str]) -> None:
             raise UsageError(f"{there} is no directory, so there can be no report in {out}: choose another --out.")
 
 
-def _check_own(out: Path, names: Iterable[str]) -> None:
-    """What is there under these names must have been written by an earlier report."""
-    own = _earlier(out)
+def _check_own(out: Path, names: Iterable[str]) -> set[str]:
+    """What is there under these names must be of the earlier report, whose files are returned; its page lists them."""
+    own: set[str] = set()
+    with suppress(OSError, UnicodeDecodeError):
+        files = page.files_of((out / PAGE).read_text(encoding="utf-8"))
+        own = {PAGE, *files} if files else set()
     others = [
         out / name for name in names if os.path.lexists(out / name) and (name not in own or (out / name).is_dir())
     ]
@@ -141,21 +141,12 @@ def _check_own(out: Path, names: Iterable[str]) -> None:
             f"{others[0]}{f' and {len(others) - 1} more' * (len(others) > 1)} would be overwritten, and no earlier "
             "report has written it: move it, or choose another --out."
         )
-
-
-def _earlier(out: Path) -> set[str]:
-    """The files of the report that is there; its page lists them."""
-    try:
-        files = files_of((out / PAGE).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return set()
-    return {PAGE, *files} if files else set()
+    return own
 
 
 def _write_all(out: Path, files: Mapping[str, str | bytes]) -> None:
     """The page first: whatever happens then, the next report knows what is its own. Files out of date are removed."""
-    _check_own(out, files)
-    for name in _earlier(out) - files.keys():
+    for name in _check_own(out, files) - files.keys():
         with suppress(OSError):
             (out / name).unlink()
     for name, data in files.items():

@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
 from codecl.runs.events import EpochEvent, Event, TaskEvent
-from codecl.runs.progress import Pace, mean_accuracy
+from codecl.runs.progress import Display, Pace
 from codecl.text import duration
 
 FIELDS = ("at", "left", "accuracy")
 
 
-class LiveDisplay:
+class LiveDisplay(Display):
     """A table with a row for every run that has begun. What stays to be read is printed above it.
 
     That is every notice and, of a single run, the row of the accuracy matrix after each task.
@@ -41,7 +41,7 @@ class LiveDisplay:
             left = f"at most {duration(pace.time_left(event))} left"
             self._progress.update(row, completed=pace.fraction_done(event), at=at, left=left)
         elif isinstance(event, TaskEvent):
-            self._progress.update(row, accuracy=f"ACC {mean_accuracy(event):.1f} %")
+            self._progress.update(row, accuracy=f"ACC {event.mean:.1f} %")
             if event.task + 1 == pace.tasks:
                 self._progress.update(row, completed=1.0, left="done")
         if not isinstance(event, EpochEvent) and (len(self.paces) == 1 or not isinstance(event, TaskEvent)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 
 from codecl.benchmarks.registry import BENCHMARKS, Benchmark
 from codecl.errors import UsageError
@@ -23,11 +24,7 @@ def find_method(name: str) -> type[Method]:
     >>> find_method("gpm").__name__
     'GPM'
     """
-    if not is_plugin(name):
-        if name not in METHODS:
-            raise UsageError(unknown_name("method", name, METHODS))
-        return METHODS[name]
-    found = _import("method", name)
+    found = _find("method", name, METHODS)
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UsageError(f"{name!r} is not a subclass of codecl.Method.")
     return found
@@ -35,11 +32,7 @@ def find_method(name: str) -> type[Method]:
 
 def find_benchmark(name: str) -> Benchmark:
     """The benchmark of this name."""
-    if not is_plugin(name):
-        if name not in BENCHMARKS:
-            raise UsageError(unknown_name("benchmark", name, BENCHMARKS))
-        return BENCHMARKS[name]
-    found = _import("benchmark", name)
+    found = _find("benchmark", name, BENCHMARKS)
     if not isinstance(found, Benchmark):
         raise UsageError(f"{name!r} is not a Benchmark of codecl.benchmarks.registry.")
     return found
@@ -51,8 +44,17 @@ def title(name: str) -> str:
     return f"{name} ({label})" if label else name
 
 
-def _import(what: str, name: str) -> object:
+def own_name(method: type[Method]) -> str:
+    """What a method of the user's own calls itself; the name of its class, if it has not chosen one."""
+    return method.name if method.name not in METHODS else method.__name__
+
+
+def _find(what: str, name: str, known: Mapping[str, object]) -> object:
     """What ``name`` names, also in the current directory: looked at last, where it cannot hide anything installed."""
+    if not is_plugin(name):
+        if name not in known:
+            raise UsageError(unknown_name(what, name, known))
+        return known[name]
     if (here := os.getcwd()) not in sys.path:
         sys.path.append(here)
     module, _, attribute = name.partition(":")

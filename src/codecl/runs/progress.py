@@ -1,4 +1,4 @@
-"""What a person sees while runs go on: plain lines here, bars on a terminal that ``rich`` draws (``live``)."""
+"""What is shown while runs go on: lines for people and for programs here, bars on a terminal in ``live``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from codecl.runs.events import EpochCount, EpochEvent, Event, NoticeEvent, ResumeEvent, TaskEvent
 from codecl.runs.plugins import find_benchmark
@@ -18,15 +18,26 @@ RECENT = 10
 """The epochs whose time tells how long the next ones take."""
 
 
-class Display(Protocol):
-    """Shows the events of runs by name; a single run has an empty one."""
+class Display:
+    """Shows the events of runs by name; a single run has an empty one. This one shows notices of a single run only."""
 
-    def show(self, name: str, event: Event) -> None: ...
-    def close(self) -> None: ...
+    def show(self, name: str, event: Event) -> None:
+        if not name and isinstance(event, NoticeEvent):
+            print(f"codecl: {event.text}", file=sys.stderr)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class JsonDisplay(Display):
+    """A line of JSON for every event."""
+
+    def show(self, name: str, event: Event) -> None:
+        print_json(({"run": name} if name else {}) | event.to_fields())
 
 
 def open_display(recipes: Mapping[str, Recipe], out: TextIO | None = None) -> Display:
-    """The display for these runs: a live one on a terminal, if ``rich`` is installed, and else plain lines."""
+    """The display for people: bars on a terminal, if ``rich`` is installed, and else plain lines."""
     out = out or sys.stdout
     paces = {name: Pace.of(recipe) for name, recipe in recipes.items()}
     if out.isatty() and importlib.util.find_spec("rich") is not None:
@@ -66,8 +77,7 @@ class Pace:
         return self.epochs_left(event) * sum(recent) / len(recent)
 
     def fraction_done(self, event: EpochEvent) -> float:
-        done = self.count.up_to(event.task)
-        return done / (done + self.epochs_left(event))
+        return self.count.total / (self.count.total + self.epochs_left(event))
 
     def describe(self, event: Event) -> str:
         """The event in a line."""
@@ -79,7 +89,7 @@ class Pace:
             )
         if isinstance(event, TaskEvent):
             cells = " ".join(f"{value:5.1f}" for value in event.measured)
-            return f"after {self.task_name(event)}: {cells}   mean {mean_accuracy(event):.1f}"
+            return f"after {self.task_name(event)}: {cells}   mean {event.mean:.1f}"
         if isinstance(event, ResumeEvent):
             task = f"task {event.task + 1}" if event.together is None else "all tasks"
             return f"going on with {task} after epoch {event.epoch}"
@@ -90,7 +100,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class PlainDisplay:
+class PlainDisplay(Display):
     """A line for every event, which begins with the name of the run."""
 
     paces: Mapping[str, Pace]
@@ -100,14 +110,6 @@ class PlainDisplay:
         self.paces[name].see(event)
         label = f"{name} " if name else ""
         print(f"{label}{self.paces[name].describe(event)}", file=self.out, flush=True)
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-def mean_accuracy(event: TaskEvent) -> float:
-    """Over the tasks learned so far, in percent."""
-    return sum(event.measured) / len(event.measured)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

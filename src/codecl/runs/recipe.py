@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 from codecl.benchmarks.registry import EMBEDDED
-from codecl.errors import UsageError
+from codecl.errors import UsageError, refusing
 from codecl.methods import Method
-from codecl.runs.plugins import find_benchmark, find_method
-from codecl.runs.toml import from_toml, to_toml, toml_key
-from codecl.runs.untrusted import MEGABYTE, read_text
+from codecl.runs.plugins import find_benchmark, find_method, is_plugin
+from codecl.runs.typed import between, check, field_hints
+from codecl.runs.untrusted import MEGABYTE, parse_toml, read_text, to_toml, toml_key
 from codecl.text import unknown_name
 from codecl.training.plan import Plan
 
@@ -30,41 +30,38 @@ PRESETS = {"paper": "paper", "official": "official", "fast": "paper", "fast-offi
 TABLES = ("training", "settings", "data")
 QUICK_EPOCHS = 15
 FAST = {"rule": "annealed", "epochs": 15}
-NOT_SETTINGS = {"self", "model", "common", "forward", "loss", "heads", "skip", "added", "seed"}
+NOT_SETTINGS = {"self", "model", "common", "forward", "loss", "heads", "skip", "added", "seed", "group"}
 ELSEWHERE = {"seed", "device"}
 """Fields of ``Plan`` that stand at the top of a recipe."""
-KINDS = {
-    "text": ("method", "benchmark", "preset", "device"),
-    "true or false": ("quick",),
-    "a whole number": ("seed", "threads", "tasks"),
-    "a table": TABLES,
-}
-TYPES = {"text": str, "true or false": bool, "a whole number": int, "a table": dict}
-MOST_THREADS = 1024
 RECIPE_LIMIT = MEGABYTE
+
+
+def _of_64_bits(name: str, value: int) -> None:
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name} must be a whole number of 64 bits; got {value!r:.80}.")
 
 
 @dataclass(frozen=True)
 class Recipe:
     """A complete recipe; ``training`` and ``settings`` name every value, also those that are defaults."""
 
-    method: str
+    method: str = "code-cl"
     benchmark: str = EMBEDDED
     preset: str = "paper"
     quick: bool = False
-    seed: int = 0
-    threads: int = 1
+    seed: Annotated[int, _of_64_bits] = 0
+    threads: Annotated[int, between(1, 1024)] = 1
     device: str = "cpu"
-    tasks: int | None = None
-    training: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    data: Mapping[str, str] = field(default_factory=dict)
+    tasks: Annotated[int, between(1)] | None = None
+    training: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
 
     def plan(self) -> Plan:
         return Plan(**self.training, seed=self.seed, device=self.device)
 
     def to_toml(self) -> str:
-        flat = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        flat = dict(vars(self))
         tables = {name: flat.pop(name) for name in TABLES}
         lines = [f"{key} = {to_toml(value)}" for key, value in flat.items()]
         for name, table in tables.items():
@@ -73,7 +70,7 @@ class Recipe:
 
     def differences(self, other: Recipe) -> list[str]:
         """What differs, a line each, as ``name: mine, the other's``."""
-        mine, its = _flatten(self), _flatten(other)
+        mine, its = flatten(vars(self)), flatten(vars(other))
         return [f"{k}: {mine.get(k)!r} here, {its.get(k)!r} there" for k in mine | its if mine.get(k) != its.get(k)]
 
 
@@ -88,42 +85,66 @@ def make_recipe(asked: Mapping[str, Any], changes: Mapping[str, Any], epochs: in
     >>> make_recipe({"method": "gpm"}, {"lr": 0.5}).training["lr"]
     0.5
     """
-    given = {key: value for key, value in asked.items() if value is not None}
-    _check_top(given)
-    name, benchmark = given.get("method", "code-cl"), given.get("benchmark", EMBEDDED)
-    preset, quick = given.get("preset", "paper"), given.get("quick", False)
-    if preset not in PRESETS:
-        raise UsageError(unknown_name("preset", preset, PRESETS))
-    method, switches = find_method(name), find_benchmark(benchmark).switches
-    published = _published(benchmark, name, preset)
-    settings = setting_defaults(method)
+    recipe = stated_recipe(asked)
+    if recipe.preset not in PRESETS:
+        raise UsageError(unknown_name("preset", recipe.preset, PRESETS))
+    method, switches = find_method(recipe.method), find_benchmark(recipe.benchmark).switches
+    published = _published(recipe.benchmark, recipe.method, recipe.preset)
+    settings, plan = setting_defaults(method), _plan_defaults()
+    training = plan | published["training"] | recipe.training
     tables: dict[str, dict[str, Any]] = {
-        "training": _plan_defaults() | published["training"],
-        "settings": settings | method.preset(PRESETS[preset]) | published["settings"],
-        "data": {switch: choices[0] for switch, choices in switches.items()},
+        "training": training,
+        "settings": settings | method.preset(PRESETS[recipe.preset]) | published["settings"] | recipe.settings,
+        "data": {switch: choices[0] for switch, choices in switches.items()} | recipe.data,
     }
-    for table, known in {"training": _plan_defaults(), "settings": settings, "data": switches}.items():
-        tables[table] |= given.get(table, {})
-        _check_names(table, tables[table], known)
-    _apply(changes, tables, name)
-    if epochs is not None:
-        tables["training"]["epochs"] = epochs
-    _check_training(tables["training"])
-    _check_settings(tables["settings"], settings)
+    for table, known in {"training": plan, "settings": settings, "data": switches}.items():
+        if unknown := [name for name in tables[table] if name not in known]:
+            raise UsageError(f"[{table}]: {unknown_name('field', unknown[0], known)}")
+    _apply(changes, tables, recipe.method)
+    training |= {} if epochs is None else {"epochs": epochs}
+    _check_training(training)
+    with refusing("settings: "):
+        for name, hint in _setting_hints(method).items():
+            check(name, tables["settings"].get(name), hint if name in settings else Any)
     tables["data"] = _choices(tables["data"], switches)
-    if quick:
-        _cut_schedule(tables["training"], keep_patience="patience" in changes)
-    rest: dict[str, Any] = {key: given[key] for key in ("seed", "threads", "device", "tasks") if key in given} | tables
-    return Recipe(name, benchmark, preset, quick, **rest)
+    if recipe.quick:
+        _cut_schedule(training, keep_patience="patience" in changes)
+    return replace(recipe, **tables)  # type: ignore[arg-type]
+
+
+def stated_recipe(asked: Mapping[str, Any]) -> Recipe:
+    """The recipe as far as it is stated. Nothing is filled in, so nothing that it names is imported."""
+    given = {key: value for key, value in asked.items() if value is not None}
+    for name, value in given.items():
+        if (hint := field_hints(Recipe).get(name)) is None:
+            raise UsageError(f"recipe: {unknown_name('field', name, sorted(field_hints(Recipe)))}")
+        with refusing("recipe: "):
+            check(name, value, hint)
+    return Recipe(**given)
+
+
+def refuse_foreign(fields: Mapping[str, Any], where: Path) -> None:
+    """``UsageError`` if a recipe from a file names a method or benchmark that would have to be imported."""
+    for what in ("method", "benchmark"):
+        if is_plugin(name := str(fields.get(what, ""))):
+            raise UsageError(
+                f"{where} names the {what} {name!r}, whose code would be run, and it is not codecl's. "
+                "If you trust it, add --trust."
+            )
 
 
 def _apply(changes: Mapping[str, Any], tables: Mapping[str, dict[str, Any]], method: str) -> None:
+    """Put each change where its name stands; one that stands in two tables is told apart as ``table.name``."""
     for key, value in changes.items():
-        table = next((table for table in tables.values() if key in table), None)
-        if table is None:
+        places = [(table, name) for table in tables for name in tables[table] if key in (name, f"{table}.{name}")]
+        if not places:
             known = [name for table in tables.values() for name in table]
             raise UsageError(unknown_name(f"hyperparameter of {method}", key, known))
-        table[key] = value
+        if len(places) > 1:
+            names = " or ".join(f"{table}.{name}" for table, name in places)
+            raise UsageError(f"{method} has {key!r} twice: say {names}.")
+        table, name = places[0]
+        tables[table][name] = value
 
 
 def _choices(data: Mapping[str, Any], switches: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -145,28 +166,24 @@ def _cut_schedule(training: dict[str, Any], keep_patience: bool) -> None:
 
 def read_recipe(path: Path) -> dict[str, Any]:
     """The fields that a TOML file gives; it need not give all."""
-    try:
-        return from_toml(read_text(path, RECIPE_LIMIT))
-    except FileNotFoundError:
-        raise UsageError(f"there is no recipe file {path}.") from None
-    except OSError as error:
-        raise UsageError(f"{path} is not a recipe: {error}.") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is not a recipe: {error}") from None
+    if not path.exists():
+        raise UsageError(f"there is no recipe file {path}.")
+    with refusing(f"{path} is not a recipe: ", OSError):
+        return parse_toml(read_text(path, RECIPE_LIMIT))
 
 
 def parse_change(text: str) -> tuple[str, Any]:
     """``name=value`` of ``--set``, the value as TOML or else as a plain word."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not name:
         raise UsageError(f"--set takes name=value; got {text!r}.")
     try:
-        parsed = from_toml(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = None if value.strip() == "none" else value.strip()
-    except ValueError as error:
-        raise UsageError(f"--set {name.strip()}: {error}") from None
-    return name.strip(), parsed
+        with refusing(f"--set {name}: "):
+            return name, parse_toml(f"value = {value}")["value"]
+    except UsageError as error:
+        if not isinstance(error.__cause__, tomllib.TOMLDecodeError):
+            raise
+    return name, None if value.lower() == "none" else value
 
 
 def setting_defaults(method: type[Method]) -> dict[str, Any]:
@@ -179,6 +196,16 @@ def setting_defaults(method: type[Method]) -> dict[str, Any]:
                     found.setdefault(name, parameter.default)
     if not method.protects:  # nothing is held, so there is no policy
         found = {name: value for name, value in found.items() if name not in ("norm", "bias")}
+    return found
+
+
+def _setting_hints(method: type[Method]) -> dict[str, Any]:
+    """The type hints of the hyperparameters; of a user's method, only those that can be resolved."""
+    found: dict[str, Any] = {}
+    for cls in method.__mro__:
+        if issubclass(cls, Method):
+            with suppress(NameError, TypeError):
+                found = get_type_hints(cls.__init__) | found
     return found
 
 
@@ -200,17 +227,17 @@ def _published(benchmark: str, method: str, preset: str) -> dict[str, dict[str, 
         if files and not fast:
             raise UsageError(f"{benchmark} has no preset {preset!r} yet: its learning rate was not chosen. Use paper.")
         schedules = [*({"training": file.get("training", {})} for file in files), {"training": FAST}, *fast]
-    methods = {name: values for file in files for name, values in file.get("methods", {}).items()}
-    ancestors = _ancestry(methods, method)
-    training: dict[str, Any] = {}
+    like = {name: values.get("like") for file in files for name, values in file.get("methods", {}).items()}
+    names = [method]  # it comes last, after those it is like
+    while (ancestor := like.get(names[0])) is not None:
+        names.insert(0, ancestor)
+    training = {key: value for layer in schedules for key, value in layer.get("training", {}).items()}
     settings: dict[str, Any] = {}
-    for layer in schedules:
-        training |= layer.get("training", {})
-    for ancestor in ancestors:
+    for name in names:
         for layer in schedules:
-            training |= layer.get("methods", {}).get(ancestor, {}).get("training", {})
+            training |= layer.get("methods", {}).get(name, {}).get("training", {})
         for layer in reading:
-            own = layer.get("methods", {}).get(ancestor, {})
+            own = layer.get("methods", {}).get(name, {})
             settings |= {key: value for key, value in own.items() if key not in ("like", "training")}
     return {"training": training, "settings": settings}
 
@@ -220,72 +247,32 @@ def _recipe_files(benchmark: str) -> list[dict[str, Any]]:
     if ":" in benchmark:
         return []
     file = resources.files("codecl.benchmarks") / "recipes" / f"{benchmark}.toml"
-    own = from_toml(file.read_text(encoding="utf-8"))
+    own = parse_toml(file.read_text(encoding="utf-8"))
     return [*(_recipe_files(own["like"]) if "like" in own else ()), own]
-
-
-def _ancestry(methods: Mapping[str, Any], method: str) -> list[str]:
-    """The methods that ``method`` is like, the furthest first, and itself."""
-    like = methods.get(method, {}).get("like")
-    return [*(_ancestry(methods, like) if like else ()), method]
 
 
 def _plan_defaults() -> dict[str, Any]:
     return {f.name: f.default for f in dataclasses.fields(Plan) if f.name not in ELSEWHERE}
 
 
-def _check_names(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    for name in given:
-        if name not in known:
-            raise UsageError(f"[{what}]: {unknown_name('field', name, known)}")
-
-
-def _check_top(given: Mapping[str, Any]) -> None:
-    known = {f.name for f in dataclasses.fields(Recipe)}
-    if unknown := given.keys() - known:
-        raise UsageError(f"recipe: {unknown_name('field', sorted(unknown)[0], sorted(known))}")
-    for kind, names in KINDS.items():
-        for name in names:
-            if name in given and type(given[name]) is not TYPES[kind]:
-                raise UsageError(f"recipe: {name} must be {kind}; got {given[name]!r}.")
-    for name, most in {"threads": MOST_THREADS, "tasks": None}.items():
-        if name in given and not 1 <= given[name] <= (most or given[name]):
-            raise UsageError(f"{name} must be 1 or more{f', at most {most}' if most else ''}; got {given[name]}.")
-    if not -(2**63) <= given.get("seed", 0) < 2**63:
-        raise UsageError(f"seed must be a whole number of 64 bits; got {given['seed']!r:.80}.")
-
-
 def _check_training(training: Mapping[str, Any]) -> None:
-    for name, default in _plan_defaults().items():
-        value, kind = training[name], type(default)
-        if type(value) is not kind and not (kind is float and type(value) is int):
-            raise UsageError(f"training: {name} must be {kind.__name__}; got {value!r}.")
-        if kind is not str and not 0 <= value < math.inf:
-            raise UsageError(f"training: {name} must be finite and not negative; got {value!r}.")
-    for name in ("epochs", "batch_size", "evaluation_batch", "lr", "min_lr"):
-        if not training[name] > 0:
-            raise UsageError(f"training: {name} must be above 0; got {training[name]!r}.")
-    try:
+    with refusing("training: "):
+        for name, default in _plan_defaults().items():
+            check(name, value := training[name], type(default))
+            if not isinstance(value, str) and value < 0:
+                raise ValueError(f"{name} must not be negative; got {value!r}.")
+        for name in ("epochs", "batch_size", "evaluation_batch", "lr", "min_lr"):
+            if not training[name] > 0:
+                raise ValueError(f"{name} must be above 0; got {training[name]!r}.")
         Plan(**training).new_rule()
-    except ValueError as error:
-        raise UsageError(f"training: {error}") from None
 
 
-def _check_settings(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """As far as a default tells what is meant; the method itself knows the rest."""
-    for name, default in defaults.items():
-        value = settings[name]
-        kind, wrong = {
-            bool: ("true or false", not isinstance(value, bool)),
-            int: ("a whole number", isinstance(value, (bool, float))),
-            tuple: ("a list", not isinstance(value, (list, tuple))),
-        }.get(type(default), ("", False))
-        if wrong and value is not None:
-            raise UsageError(f"settings: {name} must be {kind}; got {value!r}.")
-
-
-def _flatten(recipe: Recipe) -> dict[str, Any]:
-    flat = {f.name: getattr(recipe, f.name) for f in dataclasses.fields(recipe)}
-    for table in TABLES:
-        flat |= {f"{table}.{key}": list(v) if isinstance(v, tuple) else v for key, v in flat.pop(table).items()}
+def flatten(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a recipe, those of its tables as ``table.name``."""
+    flat: dict[str, Any] = {}
+    for name, value in recipe.items():
+        if name in TABLES and isinstance(value, dict):
+            flat |= {f"{name}.{key}": list(v) if isinstance(v, tuple) else v for key, v in value.items()}
+        else:
+            flat[name] = value
     return flat

@@ -1,7 +1,6 @@
 """What a run directory records, as typed values: the result, the events of the log, and the record of a whole run.
 
-A record is validated when it is made, so whoever has one can use every field. What a file says that cannot be is one
-``ValueError`` in a sentence.
+What a file says that cannot be is one ``ValueError`` in a sentence, so whoever has a record can use every field.
 """
 
 from __future__ import annotations
@@ -9,33 +8,33 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Annotated, Any
 
 from codecl.runs.events import EpochEvent, Event, TaskEvent, parse_log
-from codecl.runs.fields import check_amounts, check_text, check_whole, is_number
-from codecl.runs.recipe import RECIPE_LIMIT
-from codecl.runs.toml import from_toml
-from codecl.runs.untrusted import MEGABYTE, parse_json, read_bytes, read_text
+from codecl.runs.plugins import title
+from codecl.runs.recipe import RECIPE_LIMIT, flatten
+from codecl.runs.typed import Amount, Checked, Percent, Whole, check, field_hints, is_number, keys
+from codecl.runs.untrusted import MEGABYTE, parse_json, parse_toml, read_bytes, read_text
 from codecl.training import metrics
 
 RECIPE, LOG, RESULT = "recipe.toml", "log.jsonl", "result.json"
 RESULT_LIMIT, LOG_LIMIT = 64 * MEGABYTE, 1024 * MEGABYTE
-SECONDS = ("train", "between_tasks", "evaluate")
-AMOUNTS = {
-    "seconds": SECONDS,
-    "bytes": ("memory", "per_task"),
-    "training": ("epochs", "lr"),
-}
-"""Numbers that a table of a result must have."""
-SAME_IN_RECIPE = ("method", "benchmark", "preset", "quick", "seed")
-TABLES_IN_RECIPE = {"training": "training", "settings": "settings", "data": "switches"}
-"""What a recipe and its result both say, and what the result calls it."""
+Inference = Annotated[
+    dict[str, Any],
+    keys(
+        tasks_right=Percent, tasks_right_together=Percent, inferred=Percent, inferred_together=Percent, together=Whole,
+        confusion=list[list[Percent]], evidence=str,
+    ),
+]  # fmt: skip
+"""What was measured without telling the task: see ``codecl.training.task_inference``."""
+Seconds = Annotated[dict[str, Amount], keys(train=Amount, between_tasks=Amount, evaluate=Amount)]
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Checked):
     """The content of ``result.json``: what was run, and what came of it.
 
     ``accuracy[i][j]`` is the accuracy in percent on task ``j`` after learning task ``i``, None where not measured.
@@ -50,31 +49,26 @@ class Result:
     switches: dict[str, str]
     tasks: int
     accuracy: list[list[float | None]]
-    epochs: list[int]
-    seconds: dict[str, float]
-    bytes: dict[str, int]
+    epochs: list[Whole]
+    seconds: Seconds
+    bytes: Annotated[dict[str, Whole], keys(memory=Whole, per_task=Whole)]
     threads: int
     device: str
-    training: dict[str, Any]
+    training: Annotated[dict[str, Any], keys(epochs=Amount, lr=Amount)]
     settings: dict[str, Any]
     versions: dict[str, str]
+    inference: Inference | None = None
+    method_name: str | None = None
+    """What a method of the user's own calls itself."""
+    validation: list[Percent] | None = None
+    """The accuracy on the validation part of each task in the end, in percent: what a choice may be made by."""
 
     def __post_init__(self) -> None:
-        for name, kind in RESULT_KINDS.items():
-            if type(value := getattr(self, name)) is not kind:
-                raise ValueError(f"{name} must be {kind.__name__}; got {value!r:.80}.")
-        if not all(isinstance(row, list) for row in self.accuracy):
-            raise ValueError(f"accuracy must be a list of rows; got {self.accuracy!r:.80}.")
+        super().__post_init__()
+        if self.validation is not None and len(self.validation) != self.tasks:
+            raise ValueError(f"validation must have {self.tasks} numbers; got {self.validation!r:.80}.")
         if len(metrics.final(self.accuracy)) != self.tasks:
             raise ValueError(f"the accuracy matrix has {len(self.accuracy[0])} tasks; tasks = {self.tasks}.")
-        for name in ("seconds", "bytes"):
-            check_amounts(name, getattr(self, name), AMOUNTS[name])
-        check_amounts("training", {key: self.training.get(key) for key in AMOUNTS["training"]})
-        for i, count in enumerate(self.epochs):
-            check_whole(f"epochs[{i}]", count)
-        for name in ("switches", "versions"):
-            for key, text in getattr(self, name).items():
-                check_text(f"{name}.{key}", text)
 
     @property
     def acc(self) -> float:
@@ -92,6 +86,16 @@ class Result:
         return metrics.together(self.accuracy)
 
     @property
+    def validation_acc(self) -> float | None:
+        """Mean validation accuracy over all tasks in the end, in percent; None in records that do not have it."""
+        return None if self.validation is None else sum(self.validation) / len(self.validation)
+
+    @property
+    def title(self) -> str:
+        """What tables call the method."""
+        return self.method_name or title(self.method)
+
+    @property
     def total_seconds(self) -> float:
         return float(sum(self.seconds.values()))
 
@@ -99,10 +103,8 @@ class Result:
     def from_json(cls, text: str) -> Result:
         """The result that ``text`` states; ``ValueError`` if it is none, or its ACC and BWT are not its matrix's."""
         stated = parse_json(text)
-        if not isinstance(stated, dict):
-            raise ValueError(f"it must be a table; got {stated!r:.80}.")
-        known: dict[str, Any] = {name: stated.get(name) for name in RESULT_KINDS}
-        result = cls(**known)
+        check("it", stated, dict)
+        result = cls(**{name: stated.get(name) for name in field_hints(cls)})
         for name in ("acc", "bwt"):
             given, computed = stated.get(name), getattr(result, name)
             close = is_number(given) and is_number(computed) and math.isclose(given, computed, abs_tol=1e-6)
@@ -113,7 +115,9 @@ class Result:
     def to_fields(self) -> dict[str, Any]:
         """The fields of ``result.json``, with ACC and BWT after the accuracy matrix."""
         fields: dict[str, Any] = {}
-        for name in RESULT_KINDS:
+        for name in field_hints(type(self)):
+            if getattr(self, name) is None:
+                continue
             fields[name] = getattr(self, name)
             if name == "accuracy":
                 fields |= {"acc": self.acc, "bwt": self.bwt}
@@ -121,9 +125,6 @@ class Result:
 
     def to_json(self) -> str:
         return json.dumps(self.to_fields(), indent=1) + "\n"
-
-
-RESULT_KINDS: dict[str, type] = {name: get_origin(hint) or hint for name, hint in get_type_hints(Result).items()}
 
 
 @dataclass(frozen=True)
@@ -159,28 +160,41 @@ class RunRecord:
         return self.damage.get(LOG, "") if self.has_log else "missing"
 
 
+class AnotherRun(ValueError):
+    """A sound result that is not of the recipe beside it."""
+
+
 def read_run(path: Path) -> RunRecord:
     """Everything that the run directory ``path`` records. It raises nothing about what it finds: see ``damage``."""
     damage: dict[str, str] = {}
     text, recipe, result = "", {}, None
-    try:
+    events: list[Event] = []
+
+    @contextmanager
+    def reading(name: str, fault: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            if (path / name).is_symlink():
+                damage[name] = "is a link to nothing."
+            elif name == RECIPE:
+                damage[name] = "is missing."
+        except AnotherRun as error:
+            damage[name] = f"is of another run: {error}"
+        except OSError as error:
+            damage[name] = f"cannot be read: {error.strerror}."
+        except ValueError as error:
+            damage[name] = f"{fault}: {error}"
+
+    with reading(RECIPE, "is not a recipe"):
         text = read_text(path / RECIPE, RECIPE_LIMIT)
-        recipe = from_toml(text)
-    except FileNotFoundError:
-        damage[RECIPE] = "is a link to nothing." if (path / RECIPE).is_symlink() else "is missing."
-    except OSError as error:
-        damage[RECIPE] = f"cannot be read: {error.strerror}."
-    except ValueError as error:
-        damage[RECIPE] = f"is not a recipe: {error}"
-    try:
+        recipe = parse_toml(text)
+    with reading(RESULT, "is damaged"):
         result = read_result(path, recipe)
-    except OSError as error:
-        damage[RESULT] = f"cannot be read: {error.strerror}."
-    except ValueError as error:
-        damage[RESULT] = f"is damaged: {error}"
-    events, fault = read_log(path)
-    if fault:
-        damage[LOG] = f"is damaged: {fault}"
+    with reading(LOG, "is damaged"):
+        events, fault = parse_log(read_bytes(path / LOG, LOG_LIMIT))
+        if fault:
+            raise ValueError(fault)
     return RunRecord(path, text, recipe, result, events, damage)
 
 
@@ -194,33 +208,9 @@ def read_result(path: Path, recipe: Mapping[str, Any]) -> Result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     result = Result.from_json(text)
-    for name, asked, recorded in _in_both(recipe, result):
-        if asked != recorded:
-            raise ValueError(f"it is not of its recipe.toml, where {name} is {asked!r:.80}; here {recorded!r:.80}.")
+    recorded = flatten(vars(result) | {"data": result.switches})
+    for name, asked in flatten(recipe).items():
+        here = recorded.get(name, asked)
+        if asked != here and (name, asked) != ("tasks", None) and name not in ("device", "threads"):
+            raise AnotherRun(f"{name} is {here!r:.80} in it and {asked!r:.80} in {RECIPE}.")
     return result
-
-
-def _in_both(recipe: Mapping[str, Any], result: Result) -> Iterator[tuple[str, Any, Any]]:
-    """What both say: its name, and the two values."""
-    for name in SAME_IN_RECIPE:
-        if name in recipe:
-            yield name, recipe[name], getattr(result, name)
-    if recipe.get("tasks") is not None:
-        yield "tasks", recipe["tasks"], result.tasks
-    for table, name in TABLES_IN_RECIPE.items():
-        values = recipe.get(table, {})
-        for key, recorded in getattr(result, name).items():
-            if isinstance(values, dict) and key in values:
-                yield f"{table}.{key}", values[key], recorded
-
-
-def read_log(path: Path) -> tuple[list[Event], str]:
-    """The events in the run directory ``path`` up to the first damaged line, and what is wrong with it, or empty."""
-    try:
-        return parse_log(read_bytes(path / LOG, LOG_LIMIT))
-    except (FileNotFoundError, NotADirectoryError):
-        return [], ""
-    except OSError as error:
-        return [], f"it cannot be read: {error.strerror}."
-    except ValueError as error:
-        return [], str(error)

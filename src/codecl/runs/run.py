@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed import ProcessGroup
 
 import codecl
-from codecl.errors import UsageError
+from codecl.allocator import keep_freed_memory
+from codecl.errors import refusing
 from codecl.methods import Method
 from codecl.randomness import seeded
 from codecl.runs.events import Event, from_engine
-from codecl.runs.plugins import find_benchmark, find_method
+from codecl.runs.plugins import find_benchmark, find_method, is_plugin, own_name
+from codecl.runs.processes import SharedStore, from_first
+from codecl.runs.provenance import made_with
 from codecl.runs.recipe import Recipe, takes_seed
 from codecl.runs.records import Result
 from codecl.runs.rundir import RunDirectory
-from codecl.runs.trackers import open_tracker
-from codecl.training.engine import Trainer
+from codecl.runs.trackers import Tracker
+from codecl.runs.untrusted import to_toml
+from codecl.training.engine import Trainer, UnfitState
 from codecl.training.stream import Stream
+from codecl.training.task_inference import measure_inference
 
 Observer = Callable[[Event], None]
 
@@ -33,6 +39,8 @@ def run(
     observers: Sequence[Observer] = (),
     root: Path = Path("data"),
     track: Sequence[str] = (),
+    group: ProcessGroup | None = None,
+    watching: Callable[[Trainer], Observer] | None = None,
 ) -> Result:
     """The result of ``recipe``: at once if the directory has it, else by going on or beginning.
 
@@ -44,92 +52,127 @@ def run(
         observers: Called with every event.
         root: The directory of the data sets.
         track: The names of the trackers that watch.
+        group: The processes that learn together; this is the first of them, and the others ``follow``.
+        watching: Makes an observer that may look at the trainer.
     """
     directory.ensure_fits(recipe)
     if (result := directory.result()) is not None:
+        directory.tidy()
+        from_first(group, lambda: False)
         return result
-    torch.set_num_threads(recipe.threads)
-    trainer = make_trainer(recipe, root, directory)
+    from_first(group, lambda: True)
+    store = SharedStore(directory, group)
+    trainer = _prepared(recipe, root, store)
+    directory.made_with = made_with(trainer.stream)
     with directory.locked(), ExitStack() as trackers:
         directory.open_for(recipe)
         if (result := directory.result()) is not None:  # another process has just finished it
             return result
-        opened = [trackers.enter_context(closing(open_tracker(name, directory.path, recipe))) for name in track]
-        watching: list[Observer] = [directory.log, *observers, *opened]
+        opened = [Tracker(name, directory.path, recipe, directory.on_notice) for name in track]
+        for tracker in opened:
+            trackers.callback(tracker.close)
+        every: list[Observer] = [directory.log, *observers, *opened, *([watching(trainer)] if watching else [])]
 
         def observe(fields: dict[str, Any]) -> None:
             event = from_engine(fields)
-            for observer in watching:
+            for observer in every:
                 observer(event)
 
-        trainer.observers = (observe,)
-        progress = trainer.run()
+        while True:
+            trainer.observers = (observe,)
+            try:
+                accuracy = trainer.run().accuracy
+                break
+            except UnfitState as error:
+                directory.refuse_given(str(error), error.epoch)
+                trainer = make_trainer(recipe, root, store)
         result = _result(recipe, trainer)
-        final = {
-            "model": trainer.model.state_dict(),
-            "method": trainer.method.state_dict(),
-            "accuracy": progress.accuracy,
-        }
-        directory.finish(result, final)
+        state = {"model": trainer.model.state_dict(), "method": trainer.method.state_dict(), "accuracy": accuracy}
+        tasks = [{"name": task.name, "classes": task.classes} for task in trainer.stream.tasks]
+        example = torch.zeros_like(trainer.stream.tasks[0].test.take(torch.tensor([0]))[0])
+        directory.finish(result, state | {"tasks": tasks, "example": example})
         return result
 
 
-def make_trainer(recipe: Recipe, root: Path, directory: RunDirectory | None = None) -> Trainer:
+def follow(recipe: Recipe, root: Path, group: ProcessGroup) -> None:
+    """Take part in what the first process of ``group`` runs; nothing is written."""
+    if not from_first(group, lambda: True):  # it has the result already
+        return
+    store = SharedStore(None, group)
+    trainer = _prepared(recipe, root, store)
+    while True:
+        try:
+            trainer.run()
+            return
+        except UnfitState:
+            trainer = make_trainer(recipe, root, store)
+
+
+def _prepared(recipe: Recipe, root: Path, store: SharedStore) -> Trainer:
+    torch.set_num_threads(recipe.threads)
+    keep_freed_memory()
+    return make_trainer(recipe, root, store)
+
+
+def make_trainer(recipe: Recipe, root: Path, store: SharedStore | None = None) -> Trainer:
     """The stream, network and method that a recipe names; ``UsageError`` where one of them cannot be."""
     stream = make_stream(recipe, root)
-    return Trainer(make_method(recipe, stream), stream, recipe.plan(), directory)
+    method = make_method(recipe, stream, store.group if store is not None else None)
+    with refusing(""):
+        return Trainer(method, stream, recipe.plan(), store)
 
 
 def make_stream(recipe: Recipe, root: Path) -> Stream:
-    stream = find_benchmark(recipe.benchmark).stream(root, recipe.seed, **recipe.data)
-    try:
-        return stream.first(recipe.tasks)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    with refusing(""):
+        return find_benchmark(recipe.benchmark).stream(root, recipe.seed, **recipe.data).first(recipe.tasks)
 
 
-def make_method(recipe: Recipe, stream: Stream) -> Method:
-    """The method, with the network that it teaches."""
+def make_method(recipe: Recipe, stream: Stream, group: ProcessGroup | None = None) -> Method:
+    """The method, with the network that it teaches, in one process or in those of ``group``."""
     with seeded(recipe.seed, "init"):
         model = find_benchmark(recipe.benchmark).network(stream, **recipe.data).to(recipe.device)
     method = find_method(recipe.method)
     settings = dict(recipe.settings) | ({"seed": recipe.seed} if takes_seed(method) else {})
-    try:
+    settings |= {} if group is None else {"group": group}
+    with refusing(f"{recipe.method}: ", TypeError):
         return method(model, **settings)
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"{recipe.method}: {error}") from error
 
 
 def refuse_impossible(recipes: Iterable[Recipe], root: Path) -> None:
     """``UsageError`` if one of ``recipes`` cannot run; the data of each benchmark are read once, for one seed."""
-    by_stream: dict[str, dict[str, Recipe]] = {}
-    for recipe in recipes:
-        recipe = replace(recipe, device="cpu", seed=0)
-        stream_alone = replace(recipe, method="", training={}, settings={}, preset="", quick=False, threads=1)
-        by_stream.setdefault(stream_alone.to_toml(), {})[recipe.to_toml()] = recipe
-    for alike in by_stream.values():
-        stream = make_stream(next(iter(alike.values())), root)
-        for recipe in alike.values():
-            make_method(recipe, stream)
+    alike = {recipe.to_toml(): recipe for recipe in (replace(recipe, device="cpu", seed=0) for recipe in recipes)}
+    streams: dict[str, Stream] = {}
+    for recipe in alike.values():
+        key = to_toml([recipe.benchmark, recipe.tasks, recipe.data])
+        if key not in streams:
+            streams[key] = make_stream(recipe, root)
+        make_method(recipe, streams[key])
+
+
+def validate_all(trainer: Trainer) -> list[float]:
+    """The accuracy on the validation part of each task, as the method is now, in percent."""
+    found = []
+    for t, task in enumerate(trainer.stream.tasks):
+        with trainer.method.task(t):
+            found.append(trainer.evaluate(task.validation)[1])
+    return found
 
 
 def _result(recipe: Recipe, trainer: Trainer) -> Result:
+    same = ("method", "benchmark", "preset", "quick", "seed", "threads", "device", "training")
+    progress = trainer.progress
     return Result(
-        method=recipe.method,
-        benchmark=recipe.benchmark,
-        preset=recipe.preset,
-        quick=recipe.quick,
-        seed=recipe.seed,
+        **{name: getattr(recipe, name) for name in same},
         data=trainer.stream.data,
-        switches=dict(recipe.data),
+        switches=recipe.data,
         tasks=len(trainer.stream),
-        accuracy=trainer.progress.accuracy,
-        epochs=trainer.progress.epochs,
-        seconds={name: round(seconds, 3) for name, seconds in trainer.progress.seconds.items()},
+        accuracy=progress.accuracy,
+        epochs=progress.epochs,
+        seconds={name: round(seconds, 3) for name, seconds in progress.seconds.items()},
         bytes=trainer.method.bytes(),
-        threads=recipe.threads,
-        device=recipe.device,
-        training=dict(recipe.training),
         settings={k: list(v) if isinstance(v, tuple) else v for k, v in recipe.settings.items()},
+        method_name=own_name(type(trainer.method)) if is_plugin(recipe.method) else None,
+        validation=validate_all(trainer),
+        inference=measure_inference(trainer) if recipe.training["infer_tasks"] else None,
         versions={"codecl": codecl.__version__, "torch": torch.__version__, "python": platform.python_version()},
     )

@@ -10,11 +10,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from codecl.errors import UsageError
 from codecl.runs.events import Event, make_event
@@ -22,6 +25,9 @@ from codecl.runs.recipe import Recipe
 from codecl.runs.records import Result
 from codecl.runs.run import refuse_impossible
 from codecl.runs.rundir import RunDirectory
+
+if TYPE_CHECKING:
+    from codecl.runs.launch import Launcher
 
 
 @dataclass(frozen=True)
@@ -36,24 +42,33 @@ def run_name(recipe: Recipe) -> str:
     return f"{recipe.method.replace(':', '.')}-seed{recipe.seed}"
 
 
-def run_all(
-    recipes: Mapping[str, Recipe],
-    out: Path,
-    jobs: int,
-    on_event: Callable[[str, Event], None],
-    root: Path = Path("data"),
-) -> tuple[dict[str, Result], list[Failure]]:
-    """Results and failures of all ``recipes``, ``jobs`` at a time, each in the directory of its name below ``out``.
-
-    What cannot be is refused before anything is written. ``on_event`` is called with the name of a run and an event.
-    """
+def prepare_all(recipes: Mapping[str, Recipe], out: Path, root: Path) -> dict[str, RunDirectory]:
+    """The directories of all ``recipes``, by name below ``out``. What cannot be is refused before any is made."""
     directories = {name: RunDirectory(out / name) for name in recipes}
     for name, recipe in recipes.items():
         directories[name].ensure_fits(recipe)
     refuse_impossible(recipes.values(), root)
     for name, recipe in recipes.items():
         directories[name].open_for(recipe)
-    children = Children(root)
+    return directories
+
+
+def run_all(
+    recipes: Mapping[str, Recipe],
+    out: Path,
+    jobs: int,
+    on_event: Callable[[str, Event], None],
+    root: Path = Path("data"),
+    launcher: Launcher | None = None,
+    within: AbstractContextManager[None] | None = None,
+) -> tuple[dict[str, Result], list[Failure]]:
+    """Results and failures of all ``recipes``, ``jobs`` at a time, each in the directory of its name below ``out``.
+
+    What cannot be is refused before anything is written. ``on_event`` is called with the name of a run and an event.
+    Runs are carried out by ``launcher``, by default in processes of this machine, and started ``within`` a context.
+    """
+    directories = prepare_all(recipes, out, root)
+    children: Launcher = launcher or Children(root)
 
     def one(name: str) -> Result | Failure:
         directory = directories[name]
@@ -68,7 +83,7 @@ def run_all(
             return Failure(name, str(error))
         return result if result is not None else Failure(name, reason)
 
-    with ThreadPoolExecutor(jobs) as pool:
+    with within or nullcontext(), ThreadPoolExecutor(jobs) as pool:
         futures = {name: pool.submit(one, name) for name in recipes}
         try:
             ended = {name: future.result() for name, future in futures.items()}
@@ -84,6 +99,9 @@ class Children:
     """The processes of the runs."""
 
     root: Path
+    accept: Sequence[str] = ()
+    """What may differ from what checkpoints were made with."""
+    track: Sequence[str] = ()
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
     stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -93,37 +111,28 @@ class Children:
         With ``-P`` no module in the current directory takes the place of one of Python's; a user's own method or
         benchmark is found there all the same (``plugins``).
         """
-        command = [sys.executable, "-P", "-m", "codecl", "run", "--resume", str(path), "--json"]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(
-            [*command, "--data-dir", str(self.root)], stdout=pipe, stderr=pipe, text=True,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
-        ) as child:  # fmt: skip
+        passed_on = {"--accept": self.accept, "--track": self.track}
+        words = [word for option, names in passed_on.items() for name in names for word in (option, name)]
+        command = [sys.executable, "-P", "-m", "codecl", "run", "--resume", str(path), "--json", "--trust", *words]
+        with (
+            tempfile.TemporaryFile("w+") as errors,
+            subprocess.Popen(
+                [*command, "--data-dir", str(self.root)], stdout=subprocess.PIPE, stderr=errors, text=True,
+                env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+            ) as child,
+        ):  # fmt: skip
             self.processes.append(child)
             if self.stopping.is_set():  # since we last looked
                 child.terminate()
-            assert child.stdout is not None
-            assert child.stderr is not None
-            errors: list[str] = []
-            reader = threading.Thread(target=errors.extend, args=(child.stderr,), daemon=True)
-            reader.start()
-            for line in child.stdout:
-                if (event := _event(line)) is not None:
-                    on_event(event)
+            for line in child.stdout or ():
+                with suppress(ValueError):  # its result, or what a method printed
+                    on_event(make_event(json.loads(line)))
             child.wait()
-            reader.join()
-        lines = [line.strip() for line in errors if line.strip()]
+            errors.seek(0)
+            lines = [line.strip() for line in errors if line.strip()]
         return lines[-1] if lines else f"ended with exit code {child.returncode} and without a word"
 
     def stop(self) -> None:
         self.stopping.set()
         for process in self.processes:
             process.terminate()
-
-
-def _event(line: str) -> Event | None:
-    """The event in a line of a child; None for its result, and for what a method printed."""
-    try:
-        return make_event(json.loads(line))
-    except ValueError:
-        return None

@@ -9,19 +9,18 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from codecl.errors import UsageError
-from codecl.files import TEMPORARY, AlreadyLocked, locked, sync_directory, write_atomically
+from codecl.errors import UsageError, refusing
+from codecl.files import TEMPORARY, AlreadyLocked, locked, open_descriptor, sync_directory, write_atomically
 from codecl.runs.events import Event, parse_log
-from codecl.runs.fields import check_amounts, check_whole
-from codecl.runs.recipe import Recipe, make_recipe, read_recipe
-from codecl.runs.records import LOG, LOG_LIMIT, RECIPE, RESULT, SECONDS, Result, read_result
-from codecl.runs.toml import from_toml
-from codecl.runs.untrusted import read_bytes
+from codecl.runs.recipe import Recipe, make_recipe, read_recipe, refuse_foreign, stated_recipe
+from codecl.runs.records import LOG, LOG_LIMIT, RECIPE, RESULT, AnotherRun, Result, Seconds, read_result
+from codecl.runs.typed import Percent, Whole, check, keys
+from codecl.runs.untrusted import parse_toml, read_bytes
 from codecl.training import checkpoint
 
 TASKS_KEPT = 2
@@ -29,6 +28,12 @@ FINAL = "final.ckpt"
 EPOCHS = ("epoch.ckpt", "epoch-before.ckpt")
 REFUSED = ".refused"
 """What is added to the name of a checkpoint that is no good."""
+TASK_STATE = Annotated[
+    dict[str, Any],
+    keys(recipe=str, made_with=dict, model=dict, method=dict, seconds=Seconds, task=Whole, events=Whole),
+    keys(accuracy=list[list[Percent | None]], epochs=list[Whole], measures=dict[str, list[list[float | None]]]),
+]
+EPOCH_STATE = Annotated[TASK_STATE, keys(epoch=Whole)]
 FIRST = {"lock", RECIPE + TEMPORARY}
 """What a run that was killed in its first moments may leave behind."""
 
@@ -36,15 +41,22 @@ FIRST = {"lock", RECIPE + TEMPORARY}
 class RunDirectory:
     """One run on disk. Implements the store of the engine.
 
+    Args:
+        path: The directory.
+        trust: Whether code that the recipe in it names may be imported.
+        accept: What may differ from what its checkpoints were ``made_with``: data, torch, codecl.
+
     >>> RunDirectory(Path("nowhere")).result() is None
     True
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, trust: bool = False, accept: Sequence[str] = ()) -> None:
+        self.path, self.trust, self.accept = path, trust, accept
+        self.made_with: dict[str, str] = {}
         self.on_notice: Callable[[str], None] = lambda text: None
         self._opened_for: Recipe | None = None
         self._events = 0
+        self._given: list[Path] = []
 
     @property
     def recipe_file(self) -> Path:
@@ -61,7 +73,7 @@ class RunDirectory:
     def ensure_fits(self, recipe: Recipe) -> None:
         """Refuse what belongs to another recipe, or to no run at all; nothing is touched."""
         if self.recipe_file.exists():
-            if differences := recipe.differences(self.recipe()):
+            if differences := recipe.differences(_as_stated(read_recipe(self.recipe_file), recipe)):
                 raise UsageError(
                     f"{self.path} holds another run: {_listed(differences)}. "
                     "Choose another --out, or give the same recipe to go on."
@@ -69,19 +81,28 @@ class RunDirectory:
         elif self.path.is_dir() and any(item.name not in FIRST for item in self.path.iterdir()):
             raise UsageError(f"{self.path} is not empty and not a run directory: choose another --out.")
 
-    def recipe(self) -> Recipe:
+    def recipe(self, imports: bool = True) -> Recipe:
+        """The recipe in the directory; without ``imports``, one that names foreign code only as far as it is stated."""
         if not self.recipe_file.exists():
             raise UsageError(f"{self.path} is not a run directory: it has no {RECIPE}.")
-        return make_recipe(read_recipe(self.recipe_file), {})
+        stated = read_recipe(self.recipe_file)
+        if not self.trust:
+            try:
+                refuse_foreign(stated, self.recipe_file)
+            except UsageError:
+                if imports:
+                    raise
+                return stated_recipe(stated)
+        return make_recipe(stated, {})
 
     def result(self) -> Result | None:
         """The result of a finished run."""
-        try:
-            return read_result(self.path, read_recipe(self.recipe_file) if self.recipe_file.exists() else {})
-        except UsageError:
-            raise
-        except ValueError as error:
-            raise UsageError(f"{self.path / RESULT} is damaged: {error} Remove it and run again.") from None
+        with refusing(f"{self.path / RESULT} is damaged: ", advice=" Remove it and run again."):
+            try:
+                return read_result(self.path, read_recipe(self.recipe_file) if self.recipe_file.exists() else {})
+            except AnotherRun as error:
+                advice = "Move it to where it belongs and run again."
+                raise UsageError(f"{self.path / RESULT} is of another run: {error} {advice}") from None
 
     def finish(self, result: Result, final: Mapping[str, Any]) -> None:
         """Keep the result and the final state; the checkpoints have served."""
@@ -89,10 +110,16 @@ class RunDirectory:
         write_atomically(self.path / RESULT, result.to_json())
         self._remove("*.ckpt", f"*.ckpt{TEMPORARY}", but=FINAL)
 
+    def tidy(self) -> None:
+        """Remove the checkpoints of a finished run that was killed before it came to that."""
+        if any(file.name != FINAL for file in self.path.glob("*.ckpt")):
+            with suppress(UsageError, OSError), self.locked():
+                self._remove("*.ckpt", f"*.ckpt{TEMPORARY}", but=FINAL)
+
     def restart(self) -> None:
         """Forget how far the run came. Its recipe stays."""
         with self.locked():
-            self._remove(RESULT, LOG, "*.ckpt*")
+            self._remove(RESULT, LOG, "*.ckpt*", "trackers.json", "tensorboard/events.out.*")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -120,12 +147,13 @@ class RunDirectory:
     def latest(self) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
         """The newest beginning of a task that can be read, with its newest epoch; None if nothing was saved yet."""
         for file in self._task_files():
-            if (task := self._read(file, _check_task)) is None:
+            if (task := self._read(file, TASK_STATE)) is None:
                 continue
-            epochs = [self._read(self.path / name, _check_epoch) for name in EPOCHS]
+            epochs = [self._read(self.path / name, EPOCH_STATE) for name in EPOCHS]
             fitting = [epoch for epoch in epochs if epoch is not None and epoch["task"] == task["task"]]
             newest = max(fitting, key=lambda epoch: int(epoch["epoch"]), default=None)
             self._cut_log((newest or task)["events"])
+            self._given = [file, *([self.path / EPOCHS[epochs.index(newest)]] if newest is not None else [])]
             return task, newest
         if any(self.path.glob(f"task-*.ckpt{REFUSED}")):
             raise UsageError(
@@ -136,18 +164,14 @@ class RunDirectory:
         return None
 
     def log(self, event: Event) -> None:
-        with open(self.path / LOG, "a", encoding="utf-8", opener=_without_links) as log:
+        with open(self.path / LOG, "a", encoding="utf-8", opener=open_descriptor) as log:
             log.write(event.to_line())
         self._events += 1
 
     def _cut_log(self, events: int) -> None:
         """Forget what was logged after the checkpoint: it will happen again. A damaged line ends the log, too."""
-        try:
-            data = read_bytes(self.path / LOG, LOG_LIMIT)
-        except FileNotFoundError:
-            data = b""
-        except ValueError as error:
-            raise UsageError(f"{self.path / LOG} is damaged: {error} Remove it to go on.") from None
+        with refusing(f"{self.path / LOG} is damaged: ", OSError, advice=" Remove it to go on."):
+            data = read_bytes(self.path / LOG, LOG_LIMIT) if (self.path / LOG).exists() else b""
         lines = [line + b"\n" for line in data.split(b"\n")[:-1]][:events]
         good, fault = parse_log(b"".join(lines))
         if fault:
@@ -161,19 +185,23 @@ class RunDirectory:
         numbered = [(int(match[1]), file) for file, match in numbers.items() if match]
         return [file for _, file in sorted(numbered, reverse=True)]
 
-    def _read(self, file: Path, check: Callable[[Any], None]) -> dict[str, Any] | None:
+    def _read(self, file: Path, state: Any) -> dict[str, Any] | None:
         """The checkpoint in ``file``; one that is no good is set aside, lest it take the place of one that is."""
         if not file.exists():
             return None
         try:
             tree: dict[str, Any] = checkpoint.load(file)
-            check(tree)
-            recipe = make_recipe(from_toml(tree["recipe"]), {})
+            check("checkpoint", tree, state)
+            recipe = _as_stated(parse_toml(tree["recipe"]), self._recipe())
         except ValueError as error:
-            broken = str(error) if isinstance(error, checkpoint.BrokenCheckpoint) else f"{file} is damaged: {error}"
-            os.replace(file, file.with_name(file.name + REFUSED))
-            self.on_notice(f"{broken} It is set aside as {file.name}{REFUSED}; going on from the one before it.")
+            self._set_aside(
+                file, str(error) if isinstance(error, checkpoint.BrokenCheckpoint) else f"{file} is damaged: {error}"
+            )
             return None
+        for name, here in self.made_with.items():
+            if (there := tree["made_with"].get(name)) != here and name not in self.accept:
+                what = "other data" if name == "data" else f"{name} {there}, and this is {here}"
+                raise UsageError(f"{file} was made with {what}. To go on all the same: --accept {name}")
         if differences := self._recipe().differences(recipe):
             raise UsageError(
                 f"{self.recipe_file} is not the recipe that {file.name} was made with: {_listed(differences)}. "
@@ -181,8 +209,18 @@ class RunDirectory:
             )
         return tree
 
+    def refuse_given(self, reason: str, epoch: bool) -> None:
+        """Set aside the checkpoint that ``latest`` gave, of a task or of an epoch: it is whole, but not of this run."""
+        file = self._given[-1 if epoch else 0]
+        self._set_aside(file, f"{file} is not a state of this run ({reason}).")
+
+    def _set_aside(self, file: Path, reason: str) -> None:
+        os.replace(file, file.with_name(file.name + REFUSED))
+        self.on_notice(f"{reason} It is set aside as {file.name}{REFUSED}; going on from the one before it.")
+
     def _stamped(self, tree: dict[str, Any]) -> dict[str, Any]:
-        return tree | {"events": self._events, "recipe": self._recipe().to_toml()}
+        stamp = {"events": self._events, "recipe": self._recipe().to_toml(), "made_with": self.made_with}
+        return tree | stamp
 
     def _recipe(self) -> Recipe:
         return self._opened_for or self.recipe()
@@ -202,26 +240,12 @@ class RunDirectory:
             raise UsageError(f"{self.path} cannot be a run directory: {error.strerror}.") from None
 
 
+def _as_stated(stated: dict[str, Any], mine: Recipe) -> Recipe:
+    """The recipe in a file, complete only where that imports nothing but what ``mine`` names already."""
+    recipe = stated_recipe(stated)
+    known = (recipe.method, recipe.benchmark) == (mine.method, mine.benchmark)
+    return make_recipe(stated, {}) if known else recipe
+
+
 def _listed(differences: list[str]) -> str:
     return f"{'; '.join(differences[:4])}{' and more' if len(differences) > 4 else ''}"
-
-
-def _without_links(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
-
-
-def _check_task(tree: Any) -> None:
-    """``ValueError`` if this is not the state at the beginning of a task."""
-    if not isinstance(tree, dict):
-        raise ValueError(f"it must be a table; got {type(tree).__name__}.")
-    for name, kind in {"recipe": str, "model": dict, "accuracy": list, "epochs": list, "seconds": dict}.items():
-        if not isinstance(tree.get(name), kind):
-            raise ValueError(f"{name} must be {kind.__name__}; got {type(tree.get(name)).__name__}.")
-    for name in ("task", "events"):
-        check_whole(name, tree.get(name))
-    check_amounts("seconds", tree["seconds"], SECONDS)
-
-
-def _check_epoch(tree: Any) -> None:
-    _check_task(tree)
-    check_whole("epoch", tree.get("epoch"))

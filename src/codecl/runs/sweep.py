@@ -13,19 +13,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from codecl.errors import UsageError
-from codecl.runs.recipe import Recipe, parse_change
+from codecl.runs.recipe import Recipe, flatten, parse_change
 from codecl.text import shown
 
 Changes = dict[str, Any]
 BASE = "base"
-TOKEN = r""""(?:\\.|[^"\\])*"|'[^']*'|."""
-"""Quoted text, or a character."""
 LONGEST = 40
 """The characters of a value in the name of a directory."""
 
 
 def parse_variations(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """``name=value,value,…`` of every ``--vary``, each value as ``--set`` takes it."""
+    """``name=value,value,…`` of every ``--vary``: items of a list of TOML, or else each as ``--set`` takes it."""
     variations: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, values = (part.strip() for part in text.partition("="))
@@ -33,29 +31,17 @@ def parse_variations(texts: Sequence[str]) -> dict[str, list[Any]]:
             raise UsageError(f"--vary takes name=value,value,…; got {text!r}.")
         if name in variations:
             raise UsageError(f"--vary {name} is given twice: put all its values into one.")
-        pieces = split_values(values)
-        if not all(pieces):
+        _, items = parse_change(f"{name}=[{values}]")
+        if not isinstance(items, list):  # there are plain words
+            if set(values) & set("[]{}\"'"):
+                raise UsageError(f"--vary {text}: give all values as TOML, words and other text in quotes.")
+            items = [parse_change(f"{name}={piece}")[1] for piece in values.split(",")]
+        if not items or "" in items:
             raise UsageError(f"--vary {text} has an empty value.")
-        variations[name] = [parse_change(f"{name}={piece}")[1] for piece in pieces]
+        variations[name] = items
     if not variations:
         raise UsageError("there is nothing to vary: give --vary name=value,value,… once or more.")
     return variations
-
-
-def split_values(text: str) -> list[str]:
-    """``text`` at its commas, but for those in brackets, braces and quotes."""
-    pieces, depth, token = [""], 0, " "
-    for token in re.findall(TOKEN, text):
-        depth += (token in "[{") - (token in "]}")
-        if token == "," and depth == 0:
-            pieces.append("")
-        else:
-            pieces[-1] += token
-        if token in "\"'" or depth < 0:
-            break
-    if depth or token in "\"'":
-        raise UsageError(f"{text} has a bracket or a quote without its other half.")
-    return [piece.strip() for piece in pieces]
 
 
 def variation_tables(variations: Mapping[str, Sequence[Any]], grid: bool) -> list[list[Changes]]:
@@ -79,4 +65,4 @@ def _safe(text: str) -> str:
 
 
 def _values(recipe: Recipe) -> dict[str, Any]:
-    return {**recipe.training, **recipe.settings, **recipe.data}
+    return {**recipe.training, **recipe.settings, **recipe.data, **flatten(vars(recipe))}

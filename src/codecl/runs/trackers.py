@@ -1,115 +1,231 @@
-"""Sending what happens in a run to TensorBoard, MLflow or Weights & Biases: extras behind one small interface."""
+"""Sending what happens in a run to TensorBoard, MLflow or Weights & Biases, which are extras.
+
+A run that goes on does so in the same run of its tracker, whose id stands in ``trackers.json``. A tracker that fails
+says so once and is left out: training goes on.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from codecl.errors import UsageError
-from codecl.runs.events import EpochCount, EpochEvent, Event, ResumeEvent, TaskEvent
-from codecl.runs.recipe import Recipe
-from codecl.text import unknown_name
+from codecl.files import write_atomically
+from codecl.runs.events import EpochCount, EpochEvent, Event, TaskEvent
+from codecl.runs.recipe import Recipe, flatten
+from codecl.runs.records import read_run
+from codecl.runs.typed import check
+from codecl.runs.untrusted import MEGABYTE, parse_json, read_text
+from codecl.text import installing, shown, unknown_name
+
+IDS = "trackers.json"
+PARENT = "CODECL_PARENT_RUN"
+"""The environment variable by which ``compare`` and ``sweep`` tell their runs what they belong to."""
+MLFLOW_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+"""How long a server that is down may hold up a run, unless the user says otherwise."""
+Parameters = dict[str, str]
 
 
-class Tracker(Protocol):
-    """An observer of a run that is closed at its end."""
+class Backend(Protocol):
+    """A run of a tracker; ``id`` is what finds it again."""
 
-    def __call__(self, event: Event) -> None: ...
-    def close(self) -> None: ...
+    id: str
 
-
-def scalars(event: Event) -> Iterator[tuple[str, float]]:
-    """The numbers of an event, under the names they are tracked by."""
-    if isinstance(event, EpochEvent):
-        for name in ("loss", "validation_loss", "validation_accuracy", "lr"):
-            yield f"task {event.task}/{name}", float(getattr(event, name))
-    elif isinstance(event, TaskEvent):
-        for task, value in enumerate(event.measured):
-            yield f"test accuracy/task {task}", float(value)
-        yield "test accuracy/mean", sum(event.measured) / len(event.measured)
-        yield "memory/bytes", float(event.bytes["memory"])
+    def log(self, values: dict[str, float], step: int) -> None: ...
+    def close(self, finished: bool) -> None: ...
 
 
-class _Steps(EpochCount):
-    """The step of what is tracked: the epochs over all tasks."""
+class Tracker:
+    """An observer of a run that is closed at its end. Its step is the epochs over all tasks.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.step = 0
+    Args:
+        name: Of the tracker.
+        directory: The run directory.
+        recipe: What is run; every value of it becomes a parameter.
+        warn: Called once with a sentence if the tracker fails.
+    """
 
-    def see(self, event: Event) -> None:
-        super().see(event)
-        if isinstance(event, EpochEvent | ResumeEvent):
-            self.step = self.up_to(event.task)
+    def __init__(self, name: str, directory: Path, recipe: Recipe, warn: Callable[[str], None]) -> None:
+        check_tracker(name)
+        self.name, self.warn = name, warn
+        self._steps, self._learned, self._finished = EpochCount(), dict[int, float](), False
+        for event in read_run(directory).events:  # of before it was stopped
+            self._see(event)
+        self._backend: Backend | None = None
+        with self._failing():
+            self._backend = open_backend(name, directory, _parameters(recipe))
+
+    def __call__(self, event: Event) -> None:
+        self._see(event)
+        values = dict(self.scalars(event))
+        if values and self._backend is not None:
+            with self._failing():
+                self._backend.log(values, self._steps.total)
+
+    def scalars(self, event: Event) -> Iterator[tuple[str, float]]:
+        """The numbers of an event, under the names they are tracked by; tasks are counted from 1."""
+        if isinstance(event, EpochEvent):
+            yield "task", float(event.task + 1)
+            for name in ("loss", "validation_loss", "validation_accuracy", "lr"):
+                yield name, float(getattr(event, name))
+        elif isinstance(event, TaskEvent):
+            for task, value in enumerate(event.accuracy):
+                if value is not None:
+                    yield f"test accuracy/task {task + 1}", float(value)
+            yield "ACC", event.mean
+            before = event.accuracy[: event.task]
+            gains = [now - self._learned[t] for t, now in enumerate(before) if now is not None and t in self._learned]
+            if gains and event.together is None:
+                yield "BWT", sum(gains) / len(gains)
+            yield "memory bytes", float(event.bytes["memory"])
+
+    def close(self) -> None:
+        if self._backend is not None:
+            with self._failing():
+                self._backend.close(self._finished)
+
+    def _see(self, event: Event) -> None:
+        self._steps.see(event)
+        if isinstance(event, TaskEvent):
+            self._learned[event.task] = event.accuracy[event.task] or 0.0
+            self._finished = event.task + 1 == len(event.accuracy)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Whatever a tracker raises is one warning, and the end of tracking."""
+        try:
+            yield
+        except Exception as error:
+            self._backend = None
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            self.warn(f"--track {self.name} does not work and is left out: {reason:.200}")
+
+
+@contextmanager
+def parent_run(names: list[str], directory: Path, experiment: str, warn: Callable[[str], None]) -> Iterator[None]:
+    """What the runs of a comparison belong to, for the processes that are started within it."""
+    told: dict[str, str] = {"name": directory.name}
+    opened: list[Backend] = []
+    for name in names:
+        if name == "mlflow":
+            try:
+                opened.append(open_backend(name, directory, {"benchmark": experiment}))
+                told[name] = opened[-1].id
+            except Exception as error:
+                warn(f"--track {name} has no run for all: {type(error).__name__}")
+    before = os.environ.get(PARENT)
+    os.environ[PARENT] = json.dumps(told)
+    try:
+        yield
+    finally:
+        os.environ.pop(PARENT) if before is None else os.environ.__setitem__(PARENT, before)
+        for backend in opened:
+            backend.close(finished=True)
 
 
 class TensorBoard:
-    def __init__(self, directory: Path, recipe: Mapping[str, Any]) -> None:
-        _import("tensorboard", "tensorboard")
+    """Event files in the run directory."""
+
+    def __init__(self, directory: Path, parameters: Parameters, known: str | None, parent: Mapping[str, str]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer, self._steps = SummaryWriter(str(directory / "tensorboard")), _Steps()
-        self._writer.add_text("recipe", str(recipe["text"]))
+        self.id = "tensorboard"
+        self._writer = SummaryWriter(str(directory / self.id))
+        if known is None:
+            rows = "\n".join(f"| {name} | {value} |" for name, value in parameters.items())
+            self._writer.add_text("recipe", f"| hyperparameter | value |\n|---|---|\n{rows}")
 
-    def __call__(self, event: Event) -> None:
-        self._steps.see(event)
-        for name, value in scalars(event):
-            self._writer.add_scalar(name, value, self._steps.step)
+    def log(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
 
-    def close(self) -> None:
+    def close(self, finished: bool) -> None:
         self._writer.close()
 
 
 class MLflow:
-    def __init__(self, directory: Path, recipe: Mapping[str, Any]) -> None:
-        self._mlflow, self._steps = _import("mlflow", "mlflow"), _Steps()
-        self._mlflow.set_experiment(recipe["benchmark"])
-        self._mlflow.start_run(run_name=directory.name)
-        self._mlflow.log_params({key: value for key, value in recipe.items() if key != "text"})
+    """A run of an MLflow server or store, in the experiment of the benchmark."""
 
-    def __call__(self, event: Event) -> None:
-        self._steps.see(event)
-        if values := dict(scalars(event)):
-            self._mlflow.log_metrics(values, step=self._steps.step)
+    def __init__(self, directory: Path, parameters: Parameters, known: str | None, parent: Mapping[str, str]) -> None:
+        for name, value in MLFLOW_PATIENCE.items():
+            os.environ.setdefault(name, value)
+        self._entities = _import("mlflow").entities
+        self._client = _import("mlflow").MlflowClient()
+        if known is not None:
+            self.id = known
+            self._client.update_run(known, status="RUNNING")
+            return
+        experiment = self._client.get_experiment_by_name(parameters["benchmark"])
+        found = experiment.experiment_id if experiment else self._client.create_experiment(parameters["benchmark"])
+        tags = {"mlflow.parentRunId": parent["mlflow"]} if "mlflow" in parent else {}
+        self.id = self._client.create_run(found, run_name=directory.name, tags=tags).info.run_id
+        self._client.log_batch(self.id, params=[self._entities.Param(*pair) for pair in parameters.items()])
 
-    def close(self) -> None:
-        self._mlflow.end_run()
+    def log(self, values: dict[str, float], step: int) -> None:
+        now = int(1000 * time.time())
+        metrics = [self._entities.Metric(name, value, now, step) for name, value in values.items()]
+        self._client.log_batch(self.id, metrics=metrics)
+
+    def close(self, finished: bool) -> None:
+        self._client.set_terminated(self.id, "FINISHED" if finished else "KILLED")
 
 
 class WeightsAndBiases:
-    def __init__(self, directory: Path, recipe: Mapping[str, Any]) -> None:
-        self._wandb, self._steps = _import("wandb", "wandb"), _Steps()
-        self._run = self._wandb.init(project="codecl", name=directory.name, dir=str(directory), config=dict(recipe))
+    """A run of Weights & Biases, in the group of its comparison."""
 
-    def __call__(self, event: Event) -> None:
-        self._steps.see(event)
-        if values := dict(scalars(event)):
-            self._run.log(values, step=self._steps.step)
+    def __init__(self, directory: Path, parameters: Parameters, known: str | None, parent: Mapping[str, str]) -> None:
+        self._run = _import("wandb").init(
+            project="codecl", name=directory.name, dir=str(directory), config=parameters, group=parent.get("name"),
+            id=known, resume="allow",
+        )  # fmt: skip
+        self.id = str(self._run.id)
 
-    def close(self) -> None:
-        self._run.finish()
+    def log(self, values: dict[str, float], step: int) -> None:
+        self._run.log(values, step=step)
+
+    def close(self, finished: bool) -> None:
+        self._run.finish(0 if finished else 1)
 
 
-TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}
+TRACKERS: dict[str, Callable[[Path, Parameters, str | None, Mapping[str, str]], Backend]] = {
+    "tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases
+}  # fmt: skip
 
 
 def check_tracker(name: str) -> None:
     """Refuse a tracker that does not exist, or whose package is not installed."""
     if name not in TRACKERS:
         raise UsageError(unknown_name("tracker", name, TRACKERS))
-    _import(name, name)
+    _import(name)
 
 
-def open_tracker(name: str, directory: Path, recipe: Recipe) -> Tracker:
-    check_tracker(name)
-    known = {"benchmark": recipe.benchmark, "method": recipe.method, "seed": recipe.seed, "text": recipe.to_toml()}
-    return TRACKERS[name](directory, known)  # type: ignore[call-arg]
+def open_backend(name: str, directory: Path, parameters: Parameters) -> Backend:
+    """The run of the tracker ``name`` for a directory: the one it had, or a new one."""
+    file, known = directory / IDS, dict[str, str]()
+    if file.exists():
+        known = parse_json(read_text(file, MEGABYTE))
+        check(IDS, known, dict[str, str])
+    backend = TRACKERS[name](directory, parameters, known.get(name), json.loads(os.environ.get(PARENT, "{}")))
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, json.dumps(known | {name: backend.id}) + "\n")
+    return backend
 
 
-def _import(package: str, extra: str) -> Any:
+def _parameters(recipe: Recipe) -> Parameters:
+    """Every value of the recipe by name, as the command takes it."""
+    return {name: shown(value) for name, value in flatten(vars(recipe)).items()}
+
+
+def _import(name: str) -> Any:
+    """The package of a tracker, which is an extra of the same name."""
     try:
-        return importlib.import_module(package)
+        return importlib.import_module(name)
     except ImportError:
-        raise UsageError(f"--track {extra} needs the package {package}: pip install 'codecl[{extra}]'.") from None
+        raise UsageError(f"--track {name} needs the package {name}: {installing(name)}.") from None

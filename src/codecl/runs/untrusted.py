@@ -1,8 +1,8 @@
-"""Reading files that anyone may have written: every fault is a ``ValueError`` in one sentence.
+"""JSON and TOML that anyone may have written: every fault is a ``ValueError`` in one sentence.
 
-Only regular files are read (a FIFO would never end), only up to a size, only UTF-8. Of what JSON and TOML can say,
-nothing comes through that Python or a report cannot take: deep nesting, integers beyond 64 bits, numbers that are not
-finite, text that cannot be encoded.
+Only regular files are read (a FIFO would never end), only up to a size, only UTF-8. Nothing comes through that Python
+or a report cannot take: deep nesting, integers beyond 64 bits, numbers that are not finite, text that cannot be
+encoded. TOML has no word for None: the text "none" stands for it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from codecl.errors import UsageError
 from codecl.files import open_regular
 
 MEGABYTE = 2**20
 MAX_DEPTH = 64
 """Far below Python's recursion limit, far above what a record needs."""
+TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep."
+TOO_LONG = "it has a whole number of more than 64 bits."
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
@@ -49,64 +53,66 @@ def decode(data: bytes) -> str:
 
 def parse_json(text: str) -> Any:
     """The value of a JSON document."""
-    try:
-        value = json.loads(text, parse_int=_integer)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"it is not JSON: {error}.") from None
-    except RecursionError:
-        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep.") from None
-    _check(value, finite=True)
-    return value
+    return _cleaned(_parse(text, json.loads), toml=False)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The table of a TOML document; ``tomllib.TOMLDecodeError`` is a ``ValueError`` too."""
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise tomllib.TOMLDecodeError(f"{error}.") from None
-    except RecursionError:
-        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep.") from None
-    except ValueError:  # Python refuses to convert very long integers
-        raise ValueError("it has a whole number of more than 64 bits.") from None
-    _check(table, finite=False)
+    table: dict[str, Any] = _cleaned(_parse(text, tomllib.loads), toml=True)
     return table
 
 
-def _integer(digits: str) -> int:
-    if len(digits) > 20:  # before Python refuses to convert it
-        raise ValueError(f"it has a whole number of {len(digits)} digits.")
-    return int(digits)
+def to_toml(value: Any) -> str:
+    """A value as TOML.
+
+    >>> to_toml({"a": [1, None]})
+    '{ a = [1, "none"] }'
+    """
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{toml_key(key)} = {to_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(to_toml, value)) + "]"
+    if isinstance(value, float):
+        return repr(value)
+    if value is not None and not isinstance(value, str | int):
+        raise UsageError(f"{value!r} cannot be written to a recipe.")
+    # JSON's escapes, but for surrogate pairs and the one control character that JSON leaves.
+    return json.dumps("none" if value is None else value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _check(value: Any, finite: bool) -> None:
-    """Refuse what is nested too deeply, and scalars that cannot be used."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        for item in level:
-            _check_scalar(item, finite)
-        containers = [item for item in level if isinstance(item, dict | list)]
-        level = [
-            child for item in containers for child in ([*item, *item.values()] if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return
-    raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep.")
+def toml_key(name: str) -> str:
+    """The name of a field as TOML."""
+    return name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else to_toml(name)
 
 
-def _children(value: Any) -> list[Any]:
+def _parse(text: str, loads: Callable[[str], Any]) -> Any:
+    try:
+        return loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON: {error}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise tomllib.TOMLDecodeError(f"{error}.") from None
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    except ValueError:  # Python refuses to convert very long integers
+        raise ValueError(TOO_LONG) from None
+
+
+def _cleaned(value: Any, toml: bool, depth: int = 1) -> Any:
+    """``value``, if it is nested no deeper than it may be and its scalars can be used."""
+    if depth > MAX_DEPTH:
+        raise ValueError(TOO_DEEP)
     if isinstance(value, dict):
-        return [*value, *value.values()]
-    return value if isinstance(value, list) else []
-
-
-def _check_scalar(value: Any, finite: bool) -> None:
-    if isinstance(value, str):
+        return {_cleaned(key, False, depth): _cleaned(item, toml, depth + 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_cleaned(item, toml, depth + 1) for item in value]
+    if isinstance(value, str) and not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
             raise ValueError(f"it has text that is not Unicode: {value!r:.80}.") from None
-    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ValueError("it has a whole number of more than 64 bits.")
-    elif finite and isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(TOO_LONG)
+    if isinstance(value, float) and not (toml or math.isfinite(value)):
         raise ValueError(f"it has a number that is not finite: {value}.")
+    return None if toml and value == "none" else value

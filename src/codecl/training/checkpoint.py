@@ -12,7 +12,7 @@ import io
 import os
 import struct
 import zipfile
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,6 @@ from codecl.files import open_regular, write_atomically
 
 DEPTH = 64  # of nesting: far from Python's recursion limit, and where a tree that contains itself ends
 INTEGER = 2**2000  # torch.load reads no longer ones
-CHUNK = 2**20
 ZIP = b"PK\x03\x04"
 COMMENT_LENGTH = struct.pack("<H", hashlib.sha256().digest_size)  # the last field of a zip before its comment
 SEAL = len(COMMENT_LENGTH) + hashlib.sha256().digest_size
@@ -53,48 +52,41 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
 def load(path: str | os.PathLike[str]) -> Any:
     """Read the tree that ``save`` wrote to ``path``, bit for bit; ``BrokenCheckpoint`` if it is not all there."""
     try:
-        file = open_regular(path)
+        with open_regular(path) as file:
+            data = file.read()
     except OSError as error:
         if error.errno in (errno.EISDIR, errno.EINVAL):
             raise BrokenCheckpoint(f"{path} is no file. Name a file that codecl wrote.") from None
         raise
-    with file:
-        _check_seal(path, file)
-        try:
-            size = _check_members(file)
-            # Mapped, the tensors cannot reach beyond the file, whatever the pickle says about their sizes.
-            tree = torch.load(os.fspath(path), map_location="cpu", weights_only=True, mmap=True)
-            return _Copy(size).plain(tree)
-        except Exception as error:  # whatever a forged file makes the readers of zip and pickle raise
-            raise BrokenCheckpoint(
-                f"{path} does not hold a checkpoint ({type(error).__name__}: {str(error)[:200]}). "
-                "Its checksum is right, so codecl did not write it: do not use it."
-            ) from error
-
-
-def _check_seal(path: str | os.PathLike[str], file: BinaryIO) -> None:
-    """Refuse a file that is not exactly as it was written."""
-    size, head = os.fstat(file.fileno()).st_size, file.read(len(ZIP))
-    if not ZIP.startswith(head):
+    if not ZIP.startswith(head := data[: len(ZIP)]):
         raise BrokenCheckpoint(
             f"{path} is not a codecl checkpoint: it begins with {head!r}, expected {ZIP!r}. "
             "Name a file that codecl wrote."
         )
-    digest, end = hashlib.sha256(head), size - SEAL
-    for start in range(len(head), end, CHUNK):
-        digest.update(file.read(min(CHUNK, end - start)))
-    if end < len(ZIP) or file.read() != COMMENT_LENGTH + digest.digest():
-        raise BrokenCheckpoint(f"{path} is cut off or damaged: {size} bytes without a matching checksum. {INSTEAD}")
+    if data[-SEAL:] != COMMENT_LENGTH + hashlib.sha256(memoryview(data)[:-SEAL]).digest():
+        raise BrokenCheckpoint(
+            f"{path} is cut off or damaged: {len(data)} bytes without a matching checksum. {INSTEAD}"
+        )
+    try:
+        size = _check_members(data)
+        # Mapped, the tensors cannot reach beyond the file, whatever the pickle says about their sizes.
+        tree = torch.load(os.fspath(path), map_location="cpu", weights_only=True, mmap=True)
+        return _Copy(size).plain(tree)
+    except Exception as error:  # whatever a forged file makes the readers of zip and pickle raise
+        raise BrokenCheckpoint(
+            f"{path} does not hold a checkpoint ({type(error).__name__}: {str(error)[:200]}). "
+            "Its checksum is right, so codecl did not write it: do not use it."
+        ) from error
 
 
-def _check_members(file: BinaryIO) -> int:
+def _check_members(data: bytes) -> int:
     """The bytes of all members of the zip, which are not packed and not counted twice."""
-    with zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
         if (damaged := archive.testzip()) is not None:
             raise ValueError(f"the CRC of {damaged} does not match")
-        packed = [member.filename for member in archive.infolist() if member.compress_type != zipfile.ZIP_STORED]
+        packed = any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist())
         size = sum(member.file_size for member in archive.infolist())
-    if packed or size > os.fstat(file.fileno()).st_size:
+    if packed or size > len(data):
         raise ValueError("its members unpack to more than the file has")
     return size
 
@@ -102,12 +94,11 @@ def _check_members(file: BinaryIO) -> int:
 class _Copy:
     """Copies trees of what a checkpoint may hold, every tensor with memory of its own.
 
-    From a file of ``size`` bytes, all tensors are copied, and no tree of more nodes or more bytes is believed.
+    From a file of ``size`` bytes, no tree of more nodes or more bytes is believed.
     """
 
     def __init__(self, size: int | None = None) -> None:
         self.size, self.used = size, 0
-        self.storages: set[int] = set()
 
     def plain(self, node: Any, place: Place = ()) -> Any:
         self._use(1)
@@ -128,20 +119,15 @@ class _Copy:
         raise TypeError(f"{_name(place)} is {kind}; convert it to dict, list, None, bool, int, float, str, Tensor.")
 
     def _tensor(self, tensor: Tensor, place: Place) -> Tensor:
-        plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
-        if not plain or tensor.is_meta:
+        dense = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+        if not dense or tensor.is_meta:
             raise TypeError(
                 f"{_name(place)} is {type(tensor).__name__}({tensor.dtype}, {tensor.layout}, {tensor.device}); "
                 "convert it to a plain dense tensor."
             )
         self._use(tensor.nbytes)
-        copy = tensor.detach().resolve_conj().resolve_neg().cpu()
-        storage = copy.untyped_storage()
-        whole = copy.is_contiguous() and storage.nbytes() == copy.nbytes
-        if self.size is not None or not whole or storage.data_ptr() in self.storages:
-            copy = copy.clone(memory_format=torch.contiguous_format)
-        self.storages.add(copy.untyped_storage().data_ptr())
-        return copy
+        plain = tensor.detach().resolve_conj().resolve_neg().cpu()
+        return plain.clone(memory_format=torch.contiguous_format)
 
     def _use(self, size: int) -> None:
         self.used += size

@@ -9,24 +9,49 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.amp import GradScaler
+from torch.optim import Optimizer
 
-from codecl.method.gradients import cross_entropy_with_second
+from codecl.method.inference import SAMPLES as EVIDENCE_SAMPLES
 from codecl.methods import Method
-from codecl.randomness import generator, seeded
+from codecl.randomness import derive, generator, seeded
+from codecl.training.augment import Augmentation
+from codecl.training.evaluation import Measure, Sums, measure
+from codecl.training.fit import check_fit
+from codecl.training.loader import BatchLoader
 from codecl.training.plan import Plan
+from codecl.training.precision import autocast_forward, new_scaler
 from codecl.training.schedule import Diverged, Rule
-from codecl.training.stream import Batch, BatchLoader, JointPart, Part, Stream
+from codecl.training.stream import Batch, JointPart, Part, Stream
 
 Tree = dict[str, Any]
 Observer = Callable[[Tree], None]
+Row = list[float | None]
+
+
+class UnfitState(ValueError):
+    """A state that was saved cannot be that of this method on this stream; ``epoch`` says if it is one of an epoch."""
+
+    def __init__(self, message: str, epoch: bool) -> None:
+        super().__init__(message)
+        self.epoch = epoch
+
+
+@contextmanager
+def loading(epoch: bool) -> Iterator[None]:
+    """Whatever goes wrong while a state is loaded is the state's fault."""
+    try:
+        yield
+    except Exception as error:
+        raise UnfitState(f"{type(error).__name__}: {error}", epoch) from error
 
 
 class Store(Protocol):
@@ -41,9 +66,11 @@ class Store(Protocol):
 class Progress:
     """How far a run has come: its accuracy matrix and where the time went."""
 
-    accuracy: list[list[float | None]] = field(default_factory=list)
+    accuracy: list[Row] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "between_tasks": 0.0, "evaluate": 0.0})
     epochs: list[int] = field(default_factory=list)
+    measures: dict[str, list[Row]] = field(default_factory=dict)
+    """Of each measure of the user's, a matrix like that of the accuracies."""
 
 
 class Trainer:
@@ -55,6 +82,8 @@ class Trainer:
         plan: Epochs, batches, learning rate, seed.
         store: Where states are kept so that ``run`` can be interrupted and go on; None keeps none.
         observers: Called with every event, a dict: ``epoch``, ``task``, ``resume`` and ``notice``.
+        measures: What is measured beside the accuracy, by name: functions of outputs and labels that give a number for
+            each input. Their means over test parts are ``progress.measures``, and in ``task`` events.
     """
 
     def __init__(
@@ -64,10 +93,13 @@ class Trainer:
         plan: Plan,
         store: Store | None = None,
         observers: tuple[Observer, ...] = (),
+        measures: Mapping[str, Measure] | None = None,
     ) -> None:
         self.method, self.model, self.stream, self.plan = method, method.model, stream, plan
-        self.store, self.observers = store, observers
-        self.progress = Progress()
+        self.store, self.observers, self.measures = store, observers, dict(measures or {})
+        self.progress = Progress(measures={name: [] for name in self.measures})
+        self._net = self.model
+        check_fit(method, stream, plan)
         method.decode = stream.decode
 
     def run(self) -> Progress:
@@ -91,11 +123,18 @@ class Trainer:
         if found is None:
             return 0, None
         task, epoch = found
-        self.model.load_state_dict(task["model"])
-        self.method.load_state_dict(task["method"])
-        self.progress = Progress(task["accuracy"], dict((epoch or task)["seconds"]), task["epochs"])
+        with loading(epoch=False):
+            self.model.load_state_dict(task["model"])
+            self.method.load_state_dict(task["method"])
+            rows, tasks = (0 if self.method.joint else task["task"]), len(self.stream)
+            matrices = [task["accuracy"], *task["measures"].values()]
+            if any([len(row) for row in matrix] != [tasks] * rows for matrix in matrices) or rows >= tasks:
+                raise ValueError(f"task {task['task'] + 1} of {tasks} begins after {len(task['accuracy'])} others")
+            if len(task["epochs"]) != rows or task["measures"].keys() != self.measures.keys():
+                raise ValueError(f"epochs of {len(task['epochs'])} tasks, and the measures {[*task['measures']]}")
+        self.progress = Progress(task["accuracy"], dict((epoch or task)["seconds"]), task["epochs"], task["measures"])
         at = {"task": task["task"], "epoch": epoch["epoch"] if epoch else 0, "epochs": list(task["epochs"])}
-        self._tell("resume", **at, **self._together)
+        self._tell("resume", **at)
         return task["task"], epoch or {}
 
     def _begin(self, tasks: Sequence[int]) -> None:
@@ -105,19 +144,21 @@ class Trainer:
                 self.method.begin_task(t, self._sample(t, "before"))
         if self.store is not None:
             tree = {"task": tasks[-1], "model": self.model.state_dict(), "method": self.method.state_dict()}
-            self.store.save_task(tasks[-1], tree | self._progress_state())
+            self.store.save_task(tasks[-1], tree | asdict(self.progress))
 
     def _train(self, tasks: Sequence[int], state: Tree | None) -> None:
         """Train until the rule says stop. Tasks that are learned together go by the number of the last."""
         t, parts = tasks[-1], [self.stream.tasks[t].train for t in tasks]
         part: Part = JointPart(parts) if len(parts) > 1 else parts[0]
         rule, optimizer = self.plan.new_rule(), self.plan.new_optimizer(self.model.parameters())
+        scaler = new_scaler(self.plan.precision, self.plan.device)
         self.method.guard(optimizer)
-        best, epoch, stop = self._load_epoch(state, optimizer, rule) if state else (self._snapshot(), 0, False)
+        best, epoch, stop = self._load_epoch(state, optimizer, rule, scaler) if state else (self._snapshot(), 0, False)
+        self._net = self.method.replicate()
         while epoch < self.plan.epochs and not stop:
             begin = time.perf_counter()
             with self._timed("train"):
-                loss = self._epoch(t, part, epoch, optimizer, rule)
+                loss = self._epoch(t, part, epoch, optimizer, rule, scaler)
             with self._timed("evaluate"):
                 validation_loss, accuracy = self._validate(tasks)
             verdict = rule.update(validation_loss, accuracy)
@@ -125,44 +166,54 @@ class Trainer:
             epoch, stop = epoch + 1, verdict.stop
             self._tell(
                 "epoch", task=t, epoch=epoch, of=self.plan.epochs, loss=loss, validation_loss=validation_loss,
-                validation_accuracy=accuracy, lr=optimizer.param_groups[0]["lr"],
-                seconds=time.perf_counter() - begin, **self._together,
+                validation_accuracy=accuracy, lr=optimizer.param_groups[0]["lr"], seconds=time.perf_counter() - begin,
             )  # fmt: skip
             if self.store is not None:
                 tree = {"epoch": epoch, "stop": stop, "best": best, "rule": rule.state_dict()} | self._snapshot()
                 tree |= {"optimizer": optimizer.state_dict(), "method": self.method.state_dict(within_task=True)}
-                self.store.save_epoch(t, epoch, tree | self._progress_state())
+                tree |= {"scaler": scaler.state_dict()} if scaler is not None else {}
+                self.store.save_epoch(t, epoch, tree | asdict(self.progress))
         self._restore(best)
         self.progress.epochs.append(epoch)
 
-    def _load_epoch(self, state: Tree, optimizer: torch.optim.Optimizer, rule: Rule) -> tuple[Tree, int, bool]:
+    def _load_epoch(
+        self, state: Tree, optimizer: Optimizer, rule: Rule, scaler: GradScaler | None
+    ) -> tuple[Tree, int, bool]:
         """Go back to an epoch that was saved: the best so far, the epochs done, and whether the task is over."""
-        self._restore(state)
-        optimizer.load_state_dict(state["optimizer"])
-        rule.load_state_dict(state["rule"])
-        return state["best"], state["epoch"], state["stop"]
+        with loading(epoch=True):
+            self._restore(state["best"])
+            self._restore(state)
+            optimizer.load_state_dict(state["optimizer"])
+            for parameter, buffers in optimizer.state.items():
+                for buffer in buffers.values():
+                    if isinstance(buffer, Tensor) and buffer.dim() and buffer.shape != parameter.shape:
+                        raise ValueError(f"a state of the optimizer has the shape {list(buffer.shape)}")
+            rule.load_state_dict(state["rule"])
+            if not all(value is None or isinstance(value, int | float) for value in state["rule"].values()):
+                raise ValueError(f"the state of the rule is {state['rule']!r:.80}")
+            if scaler is not None:
+                scaler.load_state_dict(state["scaler"])
+            return state["best"], int(state["epoch"]), bool(state["stop"])
 
-    def _epoch(self, t: int, part: Part, epoch: int, optimizer: torch.optim.Optimizer, rule: Rule) -> float:
+    def _epoch(
+        self, t: int, part: Part, epoch: int, optimizer: Optimizer, rule: Rule, scaler: GradScaler | None
+    ) -> float:
         """One pass over the training part; the mean loss."""
-        order = torch.randperm(len(part), generator=generator(self.plan.seed, "order", t, epoch))
+        seed = self.plan.seed
+        order = torch.randperm(len(part), generator=generator(seed, "order", t, epoch))
+        augment = self.plan.augmentation(generator(seed, "augment", t, epoch))
         total = torch.zeros((), dtype=torch.float64)
         self.model.train()
-        with seeded(self.plan.seed, "dropout", t, epoch):
-            loader = BatchLoader(part, self.plan.batch_size, self.plan.device, order)
+        own = [rank] if (rank := self.method.replicas.rank) else []  # each process drops other units
+        with seeded(seed, "dropout", t, epoch, *own), self._mixed_precision():
+            loader = self._loader(part, self.plan.batch_size, order, derive(seed, "workers", t, epoch), augment)
             for i, batch in enumerate(self.method.watch(loader, epoch, self.plan.epochs)):
                 rate = rule.rate(epoch * len(loader) + i, self.plan.epochs * len(loader))
                 for group in optimizer.param_groups:
                     group["lr"] = rate
-
-                def closure(batch: Batch = batch) -> Tensor:
-                    optimizer.zero_grad()
-                    loss = self.method.objective(batch)
-                    loss.backward()  # type: ignore[no-untyped-call]
-                    return loss
-
-                loss = optimizer.step(closure)  # type: ignore[arg-type]
-                total += loss.detach().double().cpu() * len(batch[1])  # type: ignore[attr-defined]
-        mean = float(total) / len(part)
+                loss = self._step(batch, optimizer, scaler)
+                total += loss.detach().double().cpu() * len(batch[1])
+        mean = float(self.method.replicas.mean_of(total)) / len(part)
         if not math.isfinite(mean):
             raise Diverged(
                 f"the training loss of task {t} became {mean} in epoch {epoch + 1}, at learning rate "
@@ -171,56 +222,70 @@ class Trainer:
             )
         return mean
 
+    def _step(self, batch: Batch, optimizer: Optimizer, scaler: GradScaler | None) -> Tensor:
+        """One step; its loss."""
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            if self.method.replicas.several:
+                share, weight = self.method.replicas.share(batch)
+                loss = self.method.objective(share, self._net) * weight
+            else:
+                loss = self.method.objective(batch)
+            (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+            return loss
+
+        if scaler is None:
+            loss: Tensor = optimizer.step(closure)  # type: ignore[arg-type, assignment]
+            return loss
+        loss = closure()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        return loss
+
     def _end(self, tasks: Sequence[int]) -> None:
         """End the task and test all tasks so far."""
         t = tasks[-1]
         with self._timed("between_tasks"):
             self.method.end_task(self._sample(t, "after"))
-        row: list[float | None] = [None] * len(self.stream)
+        rows: dict[str, Row] = {name: [None] * len(self.stream) for name in ("accuracy", *self.measures)}
         with self._timed("evaluate"):
-            for seen in range(t + 1):
+            for seen in tasks if not self.plan.tests_all(t, len(self.stream)) else range(t + 1):
                 with self.method.task(seen):
-                    row[seen] = self.evaluate(self.stream.tasks[seen].test)[1]
-        self.progress.accuracy.append(row)
-        name = "all tasks" if self.method.joint else self.stream.tasks[t].name
+                    found = self._measure(self.stream.tasks[seen].test, self.measures)
+                rows["accuracy"][seen] = 100 * found.right / found.count
+                for name in self.measures:
+                    rows[name][seen] = found.own[name] / found.count
+        self.progress.accuracy.append(rows["accuracy"])
+        for name in self.measures:
+            self.progress.measures[name].append(rows[name])
+        own = {"measures": {name: rows[name] for name in self.measures}} if self.measures else {}
+        title = "all tasks" if self.method.joint else self.stream.tasks[t].name
         remembered = {"bytes": self.method.bytes(), "layers": self.method.memory_summary()}
-        self._tell("task", task=t, name=name, accuracy=row, **remembered, **self._together)
+        self._tell("task", task=t, name=title, accuracy=rows["accuracy"], **remembered, **own)
 
     def evaluate(self, part: Part) -> tuple[float, float]:
         """Mean loss and accuracy in %.
 
         Batches have a fixed size and order, because both matter to norms that keep no running statistics.
         """
-        loss, right = self._measure(part)
-        return loss / len(part), 100 * right / len(part)
+        found = self._measure(part)
+        return found.loss / found.count, 100 * found.right / found.count
 
-    @torch.no_grad()
-    def _measure(self, part: Part) -> tuple[float, int]:
-        """The sum of all losses, by the method's own ``forward`` and ``loss``, and the inputs classified right."""
+    def _measure(self, part: Part, measures: Mapping[str, Measure] = MappingProxyType({})) -> Sums:
+        """Loss, hits and ``measures`` on a part."""
         self.model.eval()
-        loss, right = 0.0, 0
-        with seeded(self.plan.seed, "evaluate"):
-            for batch in BatchLoader(part, self.plan.evaluation_batch, self.plan.device):
-                output = self.method.forward(self.model, batch)
-                loss += self._summed_loss(output, batch)
-                logits = output if isinstance(output, Tensor) else output.logits
-                right += int((logits.argmax(1) == batch[1]).sum())
-        return loss, right
-
-    def _summed_loss(self, output: Any, batch: Batch) -> float:
-        """The mean loss of a batch, times its inputs; cross entropies are summed directly, to the last bit."""
-        if self.method.loss is cross_entropy_with_second and isinstance(output, Tensor):
-            return float(F.cross_entropy(output, batch[1], reduction="sum"))
-        return float(self.method.loss(output, batch)) * len(batch[1])
+        with seeded(self.plan.seed, "evaluate"), self._mixed_precision():
+            return measure(self.method, self._loader(part, self.plan.evaluation_batch), measures)
 
     def _validate(self, tasks: Sequence[int]) -> tuple[float, float]:
         """What the rule sees: validation loss, with the method's penalty if it asks for that, and accuracy in %."""
         total, right, count = 0.0, 0, 0
         for t in tasks:
-            part = self.stream.tasks[t].validation
             with self.method.task(t):
-                loss, hits = self._measure(part)
-            total, right, count = total + loss, right + hits, count + len(part)
+                found = self._measure(self.stream.tasks[t].validation)
+            total, right, count = total + found.loss, right + found.right, count + found.count
         with torch.no_grad():
             penalty = self.method.penalty() if self.method.penalty_in_validation else None
         return total / count + (0.0 if penalty is None else float(penalty)), 100 * right / count
@@ -231,7 +296,17 @@ class Trainer:
         order = torch.randperm(len(part), generator=generator(self.plan.seed, "sample", t, when))
         samples = self.method.samples_before if when == "before" else self.method.samples
         size = self.plan.batch_size if samples is None else samples
-        return BatchLoader(part, size, self.plan.device, order[:samples])
+        if samples is not None and when == "after" and self.method.evidence is not None:
+            samples = max(samples, EVIDENCE_SAMPLES)
+        return self._loader(part, size, order[:samples], derive(self.plan.seed, "workers", t, when))
+
+    def _loader(
+        self, part: Part, size: int, order: Tensor | None = None, seed: int = 0, augment: Augmentation | None = None
+    ) -> BatchLoader:
+        return BatchLoader(part, size, self.plan.device, order, self.plan.workers, seed, augment)
+
+    def _mixed_precision(self) -> AbstractContextManager[None]:
+        return autocast_forward(self.method, self.plan.precision, self.plan.device)
 
     def _snapshot(self) -> Tree:
         """What training changes: the model and what the task learns beside it."""
@@ -245,18 +320,6 @@ class Trainer:
         self.model.load_state_dict(snapshot["model"])
         self.method.load_state_dict(snapshot["method"])
 
-    @property
-    def _together(self) -> Tree:
-        """What events of a joint method add: the number of tasks that are learned at once."""
-        return {"together": len(self.stream)} if self.method.joint else {}
-
-    def _progress_state(self) -> Tree:
-        return {
-            "accuracy": [list(row) for row in self.progress.accuracy],
-            "seconds": dict(self.progress.seconds),
-            "epochs": list(self.progress.epochs),
-        }
-
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
         begin = time.perf_counter()
@@ -264,5 +327,8 @@ class Trainer:
         self.progress.seconds[what] += time.perf_counter() - begin
 
     def _tell(self, event: str, **fields: Any) -> None:
+        """Give an event to all observers; those of a joint method say how many tasks are learned at once."""
+        if self.method.joint and event != "notice":
+            fields["together"] = len(self.stream)
         for observer in self.observers:
             observer({"event": event, **fields})

@@ -1,4 +1,4 @@
-"""ACC, BWT and FWT of a run, from its accuracy matrix.
+"""The measures of a run, from its accuracy matrix.
 
 ``A[i][j]`` is the accuracy on task ``j`` after learning task ``i``, in percent, None where it was not measured. With
 ``T`` tasks, numbered from 0, a finished run has ``T`` rows; a run that learned all tasks at once has one.
@@ -54,6 +54,58 @@ def fwt(A: Matrix, baseline: Matrix) -> float:
     return _mean([a - b for a, b in zip(ours, theirs, strict=True)])
 
 
+def forgetting(A: Matrix) -> float | None:
+    """How far tasks fell from their best: ``1/(T−1) Σ_{j<T−1} (max_{j≤i<T−1} A[i][j] − A[T−1][j])``.
+
+    The maximum is over what was measured. None where no task came later.
+
+    >>> forgetting([[80.0, None, None], [85.0, 60.0, None], [70.0, 66.0, 90.0]])
+    4.5
+    """
+    last, first = final(A), learned(A)
+    if len(A) == 1:
+        return None
+    best = [max([first[j], *(row[j] or 0.0 for row in A[j:-1])]) for j in range(len(A) - 1)]
+    return _mean([peak - end for peak, end in zip(best, last[:-1], strict=True)])
+
+
+def learning_accuracy(A: Matrix) -> float:
+    """The mean accuracy on each task when it had just been learned: ``1/T Σⱼ A[j][j]``.
+
+    >>> learning_accuracy([[80.0, None], [70.0, 90.0]])
+    85.0
+    """
+    final(A)
+    return _mean(learned(A))
+
+
+def average_over_seen(A: Matrix) -> list[float | None]:
+    """After each task the mean accuracy over the tasks seen: ``aᵢ = 1/(i+1) Σ_{j≤i} A[i][j]``.
+
+    It goes as far as the run has come. None where one of them was not measured. For tasks learned at once there is one
+    value, over all of them.
+
+    >>> average_over_seen([[80.0, None], [70.0, 90.0]])
+    [80.0, 80.0]
+    """
+    rows = [final(A)] if together(A) else [row[: i + 1] for i, row in enumerate(_checked(A))]
+    whole = [[value for value in row if value is not None] for row in rows]
+    return [_mean(found) if len(found) == len(row) else None for found, row in zip(whole, rows, strict=True)]
+
+
+def area_over_seen(A: Matrix) -> float | None:
+    """The area under ``average_over_seen``, as a share of its width: ``1/T Σᵢ aᵢ``.
+
+    None where an ``aᵢ`` was not measured, and for several tasks learned at once, which have no curve.
+
+    >>> area_over_seen([[80.0, None], [60.0, 90.0]])
+    77.5
+    """
+    final(A)
+    curve = [value for value in average_over_seen(A) if value is not None]
+    return None if together(A) or len(curve) < len(A) else _mean(curve)
+
+
 def learned(A: Matrix) -> list[float]:
     """The accuracy on each task when it had just been learned: the diagonal, as far as the run has come.
 
@@ -79,34 +131,31 @@ def together(A: Matrix) -> bool:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and standard deviation over ``n`` runs; ``std`` divides by ``n − ddof`` and is None for one run."""
+    """Mean and standard deviation over ``n`` runs; ``std`` divides by ``n − 1`` and is None for one run."""
 
     mean: float
     std: float | None
     n: int
-    ddof: int
 
     def __str__(self) -> str:
         spread = "" if self.std is None else f" ± {self.std:.2f}"
         return f"{self.mean:z.2f}{spread} (n={self.n})"
 
 
-def mean_std(values: Sequence[float], ddof: int = 1) -> Spread:
-    """Mean and standard deviation of ``values``: of a sample (``ddof=1``) or of a whole population (``ddof=0``).
+def mean_std(values: Sequence[float]) -> Spread:
+    """Mean and standard deviation of a sample.
 
     >>> print(mean_std([64.0, 66.0, 68.0]))
     66.00 ± 2.00 (n=3)
     """
-    if ddof not in (0, 1):
-        raise ValueError(f"ddof must be 1 (a sample) or 0 (a population); got {ddof}.")
     if not values:
         raise ValueError("there is no mean of no values. Give the result of at least one run.")
     for i, value in enumerate(values):
         if not _is_number(value) or not math.isfinite(value):
             raise ValueError(f"value {i} is {value!r}, expected a finite number. Leave runs without a result out.")
     mean, n = _mean(values), len(values)
-    std = None if n == 1 else math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - ddof))
-    return Spread(mean, std, n, ddof)
+    std = None if n == 1 else math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
+    return Spread(mean, std, n)
 
 
 def _checked(A: Matrix) -> Matrix:

@@ -9,12 +9,24 @@ from typing import Literal
 import torch
 from torch import nn
 
+from codecl.training.augment import Augmentation
 from codecl.training.schedule import AccuracyRule, AnnealedRule, LossRule, Rule
+
+CHOICES = {
+    "rule": ("loss", "accuracy", "annealed"),
+    "keep": ("last", "best"),
+    "optimizer": ("sgd", "adam", "adamw"),
+    "precision": ("float32", "bf16", "fp16"),
+}
+WHOLE = {"epochs": 1, "batch_size": 1, "evaluation_batch": 1, "patience": 1, "crop": 0, "workers": 0}
+"""Whole numbers, and the least of each."""
+BELOW = {"lr": 1e6, "momentum": 1.0, "weight_decay": 1e6}
+"""Numbers, and what each must stay below: further out, weights overflow in a step."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What belongs to training and not to the method. The optimizer is SGD, a new one for every task.
+    """What belongs to training and not to the method. Every task has an optimizer of its own.
 
     Args:
         epochs: The most epochs of a task; ``annealed`` trains all of them.
@@ -28,6 +40,14 @@ class Plan:
         keep: The weights that count under ``annealed``: of the ``last`` epoch, or of the ``best`` by validation
             accuracy. Early stopping always returns to its best epoch.
         evaluation_batch: Inputs per batch in validation and test.
+        infer_tasks: Whether accuracy is also measured without telling the task, after the last one.
+        optimizer: ``sgd``, ``adam`` or ``adamw``; momentum and Nesterov's are SGD's alone.
+        precision: ``float32``, or ``bf16`` or ``fp16`` for a forward pass under autocast.
+        crop: Training images are shifted by up to so many pixels, at random.
+        flip: Training images are mirrored at random.
+        workers: Processes that read batches ahead, where a stream reads files.
+        evaluate: After which tasks all tasks so far are tested: ``all``, the ``last``, or ``every:N``. The task just
+            learned is tested in any case.
     """
 
     epochs: int = 200
@@ -44,16 +64,48 @@ class Plan:
     nesterov: bool = False
     weight_decay: float = 0.0
     evaluation_batch: int = 64
+    infer_tasks: bool = False
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    precision: Literal["float32", "bf16", "fp16"] = "float32"
+    crop: int = 0
+    flip: bool = False
+    workers: int = 0
+    evaluate: str = "all"
     seed: int = 0
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.rule not in ("loss", "accuracy", "annealed"):
-            raise ValueError(f"rule must be 'loss', 'accuracy' or 'annealed'; got {self.rule!r}.")
-        if self.keep not in ("last", "best"):
-            raise ValueError(f"keep must be 'last' or 'best'; got {self.keep!r}.")
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                listed = " or ".join((", ".join(map(repr, choices[:-1])), repr(choices[-1])))
+                raise ValueError(f"{name} must be {listed}; got {getattr(self, name)!r}.")
+        for name, least in WHOLE.items():
+            value = getattr(self, name)
+            if type(value) is not int or not least <= value < 2**31:
+                raise ValueError(f"{name} must be a whole number, {least} or more, below 2³¹; got {value!r:.40}.")
+        for name, bound in BELOW.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < bound:
+                raise ValueError(f"{name} must be a number, 0 or more, below {bound:g}; got {value!r:.40}.")
+        if not self.lr > 0:
+            raise ValueError(f"lr must be above 0; got {self.lr!r}.")
+        if self.optimizer != "sgd" and (self.momentum or self.nesterov):
+            raise ValueError(f"momentum and nesterov belong to sgd; got optimizer = {self.optimizer!r}.")
         if self.nesterov and not self.momentum > 0:
             raise ValueError(f"nesterov needs a momentum above 0; got momentum = {self.momentum!r}.")
+        every, _, count = self.evaluate.partition(":")
+        if self.evaluate not in ("all", "last") and not (every == "every" and count.isdecimal() and int(count) > 0):
+            raise ValueError(f"evaluate must be 'all', 'last' or 'every:N', N above 0; got {self.evaluate!r}.")
+        self.new_rule()
+
+    def tests_all(self, task: int, tasks: int) -> bool:
+        """Whether all tasks so far are tested after ``task``, from 0 on, of ``tasks``."""
+        every = {"all": 1, "last": tasks}.get(self.evaluate) or int(self.evaluate.partition(":")[2])
+        return task == tasks - 1 or (task + 1) % every == 0
+
+    def augmentation(self, generator: torch.Generator) -> Augmentation | None:
+        """What is done to training images, if anything."""
+        return Augmentation(self.crop, self.flip, generator) if self.crop or self.flip else None
 
     def new_rule(self) -> Rule:
         """The rule for a new task."""
@@ -65,6 +117,10 @@ class Plan:
 
     def new_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer for a new task; the rule sets its learning rate before every step."""
+        if self.optimizer == "adam":
+            return torch.optim.Adam(parameters, self.lr, weight_decay=self.weight_decay)
+        if self.optimizer == "adamw":
+            return torch.optim.AdamW(parameters, self.lr, weight_decay=self.weight_decay)
         return torch.optim.SGD(
             parameters, self.lr, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay
         )

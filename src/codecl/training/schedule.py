@@ -26,25 +26,16 @@ class Verdict:
 
 
 class Rule:
-    """The base of all rules: settings above their bounds, the initial learning rate, and a state that JSON can hold."""
+    """The base of all rules: settings above their bounds, and a state that JSON can hold, named by ``kept``."""
+
+    kept: tuple[str, ...] = ("lr", "best", "stopped")
 
     def __init__(self, lr: float, **above: tuple[float, float]) -> None:
         for name, (value, bound) in {"lr": (lr, 0.0), **above}.items():
             if not (value > bound and math.isfinite(value)):
                 raise ValueError(f"{name} must be a finite number above {bound:g}; got {value!r}.")
-        self._state: dict[str, Any] = {"lr": float(lr), "best": None, "stopped": False}
-
-    @property
-    def lr(self) -> float:
-        """The learning rate that the rule sets out from next."""
-        lr: float = self._state["lr"]
-        return lr
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the task is over."""
-        stopped: bool = self._state["stopped"]
-        return stopped
+        self.lr, self.stopped = float(lr), False
+        self.best: float | None = None
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of a step, from 0 on, of the ``steps`` that all epochs of the task have."""
@@ -59,55 +50,55 @@ class Rule:
                 f"the validation loss is {loss} and the accuracy {accuracy} at learning rate {self.lr:g}. "
                 "Lower the learning rate, or look for NaN in the data; the best epoch before this one is still good."
             )
-        improved = self._improves(loss, accuracy)
-        self._after_epoch(improved)
+        score = self.score(loss, accuracy)
+        improved = self.best is None or self.improves(score, self.best)
+        self.best = score if improved else self.best
+        self.after_epoch(improved)
         return Verdict(improved, self.stopped)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the rule stands; its settings belong to the recipe."""
-        return dict(self._state)
+        return {name: getattr(self, name) for name in self.kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state_dict`` was taken."""
-        if state.keys() != self._state.keys():
+        if state.keys() != set(self.kept):
             raise ValueError(
-                f"the state has {sorted(state)}, {type(self).__name__} expects {sorted(self._state)}. "
+                f"the state has {sorted(state)}, {type(self).__name__} expects {sorted(self.kept)}. "
                 "Load it into the rule it was taken from."
             )
-        self._state = dict(state)
+        vars(self).update(state)
 
-    def _improves(self, loss: float, accuracy: float) -> bool:
-        """Whether the epoch's score is above the best so far, which it becomes."""
-        best, score = self._state["best"], self._score(loss, accuracy)
-        if best is not None and not score > best:
-            return False
-        self._state["best"] = score
-        return True
-
-    def _score(self, loss: float, accuracy: float) -> float:
+    def score(self, loss: float, accuracy: float) -> float:
+        """What the rule goes by; more is better."""
         return accuracy
 
-    def _after_epoch(self, improved: bool) -> None:
+    def improves(self, score: float, best: float) -> bool:
+        """Whether an epoch's weights count, after others."""
+        return score > best
+
+    def after_epoch(self, improved: bool) -> None:
         """Lower the learning rate, or stop."""
 
 
 class EarlyStopping(Rule):
     """What the early-stopping rules share: bad epochs in a row are counted, and an epoch that improves ends the row."""
 
+    kept = (*Rule.kept, "bad")
+
     def __init__(self, lr: float, patience: int, **above: tuple[float, float]) -> None:
         super().__init__(lr, patience=(patience, 0.0), **above)
         if type(patience) is not int:
             raise ValueError(f"patience is a number of epochs; got {patience!r}.")
-        self.patience = patience
-        self._state["bad"] = 0
+        self.patience, self.bad = patience, 0
 
-    def _after_epoch(self, improved: bool) -> None:
-        self._state["bad"] = 0 if improved else self._state["bad"] + 1
+    def after_epoch(self, improved: bool) -> None:
+        self.bad = 0 if improved else self.bad + 1
         if not improved:
-            self._bad_epoch(self._state)
+            self.bad_epoch()
 
-    def _bad_epoch(self, state: dict[str, Any]) -> None:
-        """Lower the learning rate or stop after ``state["bad"]`` bad epochs in a row."""
+    def bad_epoch(self) -> None:
+        """Lower the learning rate or stop after ``bad`` bad epochs in a row."""
         raise NotImplementedError
 
 
@@ -121,13 +112,13 @@ class LossRule(EarlyStopping):
         super().__init__(lr, patience, factor=(factor, 1.0), min_lr=(min_lr, 0.0))
         self.factor, self.min_lr = factor, min_lr
 
-    def _score(self, loss: float, accuracy: float) -> float:
+    def score(self, loss: float, accuracy: float) -> float:
         return -loss
 
-    def _bad_epoch(self, state: dict[str, Any]) -> None:
-        if state["bad"] >= self.patience:
-            state["lr"] /= self.factor
-            state.update(bad=0, stopped=state["lr"] < self.min_lr)
+    def bad_epoch(self) -> None:
+        if self.bad >= self.patience:
+            self.lr, self.bad = self.lr / self.factor, 0
+            self.stopped = self.lr < self.min_lr
 
 
 class AccuracyRule(EarlyStopping):
@@ -138,18 +129,17 @@ class AccuracyRule(EarlyStopping):
     goes on as long as every epoch is the best so far.
     """
 
+    kept = (*EarlyStopping.kept, "book")
+
     def __init__(self, lr: float, patience: int, factor: float, threshold: float, *, decay: float = 2.0) -> None:
         super().__init__(lr, patience, factor=(factor, 1.0), threshold=(threshold, 0.0), decay=(decay, 1.0))
-        self.factor, self.threshold, self.decay = factor, threshold, decay
-        self._state["book"] = float(lr)
+        self.factor, self.threshold, self.decay, self.book = factor, threshold, decay, float(lr)
 
-    def _bad_epoch(self, state: dict[str, Any]) -> None:
-        if state["bad"] <= self.patience:
-            state["stopped"] = state["book"] < self.threshold
+    def bad_epoch(self) -> None:
+        if self.bad <= self.patience:
+            self.stopped = self.book < self.threshold
         else:
-            state["lr"] /= self.decay
-            state["book"] /= self.factor
-            state["bad"] = 0
+            self.lr, self.book, self.bad = self.lr / self.decay, self.book / self.factor, 0
 
 
 class AnnealedRule(Rule):
@@ -184,9 +174,5 @@ class AnnealedRule(Rule):
             return self.lr * ((step + 1) / warm)
         return self.lr / 2 * (1 + math.cos(math.pi * (step - warm) / (steps - warm)))
 
-    def _improves(self, loss: float, accuracy: float) -> bool:
-        best = self._state["best"]
-        improved = self.keep == "last" or best is None or accuracy >= best
-        if improved:
-            self._state["best"] = accuracy
-        return improved
+    def improves(self, score: float, best: float) -> bool:
+        return self.keep == "last" or score >= best

@@ -6,16 +6,30 @@ dataset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    default_collate,
+)
+
+from codecl.randomness import untouched_randomness
 
 Batch = tuple[Tensor, ...]
 """Inputs and labels; in joint training, the position of the task of each as well."""
+PARTS = ("train", "validation", "test")
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class Prepared(Batch):
@@ -78,17 +92,20 @@ class FromDataset:
 
 
 def as_part(data: Any) -> Part:
-    """A part from a ``Part``, a pair of tensors, a map-style dataset, or a DataLoader over one.
+    """A part from a ``Part``, a pair of tensors or arrays, a map-style dataset, or a DataLoader over one.
+
+    Whole numbers of any width become int64 labels. Of a DataLoader the dataset is taken; the trainer draws its batches.
 
     >>> len(as_part((torch.zeros(5, 2), torch.zeros(5))))
     5
     """
-    if isinstance(data, (Tensors, FromDataset)):
-        return data
-    if isinstance(data, (tuple, list)) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
-        return Tensors(*data)
-    if isinstance(data, torch.utils.data.DataLoader) and not isinstance(data.dataset, IterableDataset):
-        return FromDataset(data.dataset, data.collate_fn)
+    if isinstance(data, (tuple, list)) and len(data) == 2 and all(hasattr(values, "shape") for values in data):
+        data = Tensors(torch.as_tensor(data[0]), torch.as_tensor(data[1]))
+    if isinstance(data, Tensors):
+        narrow = data.labels.dtype in WHOLE and data.labels.dtype != torch.int64
+        return replace(data, labels=data.labels.long()) if narrow else data
+    if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
+        return FromDataset(_drawn_from(data), data.collate_fn)
     if hasattr(data, "take") and hasattr(data, "__len__"):
         part: Part = data
         return part
@@ -97,6 +114,25 @@ def as_part(data: Any) -> Part:
     raise TypeError(
         "a part of a task is a pair of tensors, a map-style dataset or a DataLoader over one; "
         f"got {type(data).__name__}."
+    )
+
+
+def _drawn_from(loader: DataLoader[Any]) -> Dataset[Any]:
+    """What a DataLoader draws from; refused where it does not draw each of its inputs once an epoch."""
+    sampler, dataset = loader.sampler, loader.dataset
+    if isinstance(sampler, SubsetRandomSampler):
+        return Subset(dataset, list(sampler.indices))
+    shuffled = (
+        isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == len(sampler.data_source)
+    )
+    if type(loader.batch_sampler) in (BatchSampler, type(None)) and (
+        shuffled or isinstance(sampler, SequentialSampler)
+    ):
+        return dataset
+    odd = sampler if type(loader.batch_sampler) in (BatchSampler, type(None)) else loader.batch_sampler
+    raise TypeError(
+        f"this DataLoader draws by a {type(odd).__name__}, which would be ignored: the trainer draws batches itself. "
+        "Give its dataset, or torch.utils.data.Subset(dataset, indices)."
     )
 
 
@@ -115,24 +151,101 @@ class JointPart:
     def take(self, indices: Tensor) -> Batch:
         ends = torch.tensor([len(part) for part in self.parts]).cumsum(0)
         tasks = torch.bucketize(indices, ends, right=True)
-        taken, rows = [], []
-        for t in sorted(set(tasks.tolist())):
-            rows.append(torch.nonzero(tasks == t).flatten())
-            taken.append(self.parts[t].take(indices[rows[-1]] - ends[t] + len(self.parts[t])))
-        back = torch.cat(rows).argsort()
+        present = sorted(set(tasks.tolist()))
+        taken = [self.parts[t].take(indices[tasks == t] - ends[t] + len(self.parts[t])) for t in present]
+        back = tasks.argsort(stable=True).argsort()
         x, y = (torch.cat(values)[back] for values in zip(*taken, strict=True))
         return x, y, tasks
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is learned at one time."""
+    """What is learned at one time. Its parts are anything that ``as_part`` takes, and are checked when it is made.
+
+    Of parts that read files, one input is looked at; the labels of the others when they are read.
+    """
 
     name: str
     classes: int
     train: Part
     validation: Part
     test: Part
+
+    def __post_init__(self) -> None:
+        if type(self.classes) is not int or self.classes < 1:
+            raise ValueError(f"task {self.name!r}: classes must be a whole number above 0; got {self.classes!r}.")
+        for name in PARTS:
+            where = f"task {self.name!r}, {name} part"
+            try:
+                part = as_part(getattr(self, name))
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{where}: {error}") from None
+            if len(part) == 0:
+                raise ValueError(
+                    f"{where}: it is empty; every part needs inputs. Hold some of the training inputs out."
+                )
+            check_labels(where, part.labels if isinstance(part, Tensors) else _first(where, part)[1], self.classes)
+            if isinstance(part, FromDataset):
+                part = CheckedDataset(part.dataset, part.collate, where, self.classes)
+            object.__setattr__(self, name, part)
+        shapes = {name: _shape(getattr(self, name)) for name in PARTS}
+        if other := next((name for name in PARTS if shapes[name] != shapes["train"]), None):
+            raise ValueError(
+                f"task {self.name!r}: its {other} inputs are {shapes[other]}, its train inputs {shapes['train']}. "
+                "All parts of a task need inputs of one shape and dtype."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedDataset(FromDataset):
+    """The dataset of a task, whose labels are checked as they are read."""
+
+    where: str = ""
+    classes: int = 0
+
+    def take(self, indices: Tensor) -> Batch:
+        batch = super().take(indices)
+        check_labels(self.where, batch[1], self.classes)
+        return batch
+
+
+def check_labels(where: str, labels: Tensor, classes: int) -> None:
+    """Refuse labels that are not ``0 … classes − 1``, one for each input; ``where`` names the part."""
+    if labels.dtype not in WHOLE:
+        raise ValueError(f"{where}: labels must be whole numbers, int64; got {labels.dtype}. Use labels.long().")
+    if labels.ndim != 1:
+        raise ValueError(f"{where}: labels must be one class for each input, [n]; got {list(labels.shape)}.")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        shift = f" Subtract {low}." if low > 0 and high - low < classes else ""
+        raise ValueError(
+            f"{where}: labels must count from 0 within the task, here 0 to {classes - 1}; got {low} to {high}.{shift}"
+        )
+
+
+def one_input(part: Part) -> Batch:
+    """The first input of a part and its label, as a batch; no random number is drawn."""
+    if isinstance(part, Tensors) and part.prepare is None:
+        return part.inputs[:1], part.labels[:1]
+    with untouched_randomness():
+        return part.take(torch.tensor([0]))
+
+
+def _first(where: str, part: Part) -> Batch:
+    """The first input of a part that reads files; what its dataset raises is told with ``where``."""
+    try:
+        x, y, *_ = one_input(part)
+        return x, torch.as_tensor(y)
+    except Exception as error:
+        raise ValueError(
+            f"{where}: its first item cannot be read as an input and a label ({type(error).__name__}: {error})."
+        ) from error
+
+
+def _shape(part: Part) -> str:
+    """Shape and dtype of an input."""
+    x = part.inputs[:1] if isinstance(part, Tensors) else one_input(part)[0]
+    return f"{list(x.shape[1:])} of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +255,11 @@ class Stream:
     name: str
     tasks: Sequence[Task]
     data: str = "official"
+
+    def __post_init__(self) -> None:
+        if not self.tasks or not all(isinstance(task, Task) for task in self.tasks):
+            found = sorted({type(task).__name__ for task in self.tasks}) or "none"
+            raise ValueError(f"stream {self.name!r}: expected a list of Task, at least one; got {found}.")
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -158,44 +276,3 @@ class Stream:
         """The inputs of a task from what its training part stores, which its batches have as ``raw``."""
         part = self.tasks[task].train
         return part.prepare(raw) if isinstance(part, Tensors) and part.prepare is not None else raw
-
-
-def sizes(inputs: int, size: int) -> list[int]:
-    """How ``inputs`` are cut into batches of ``size``, the last one smaller.
-
-    A single input that would be left over joins the batch before: norms with batch statistics need two.
-
-    >>> sizes(10, 4), sizes(9, 4)
-    ([4, 4, 2], [4, 5])
-    """
-    whole, rest = divmod(inputs, size)
-    if rest == 1 and whole and size > 1:
-        return [size] * (whole - 1) + [size + 1]
-    return [size] * whole + [rest] * bool(rest)
-
-
-@dataclass(frozen=True, eq=False)
-class BatchLoader:
-    """Batches of a part on a device, read from the part only as they are asked for.
-
-    ``order`` says which inputs, in which order; ``inputs`` is their number.
-    """
-
-    part: Part
-    size: int
-    device: str = "cpu"
-    order: Tensor | None = None
-
-    @property
-    def inputs(self) -> int:
-        return len(self.part) if self.order is None else len(self.order)
-
-    def __len__(self) -> int:
-        return len(sizes(self.inputs, self.size))
-
-    def __iter__(self) -> Iterator[Batch]:
-        order = torch.arange(len(self.part)) if self.order is None else self.order
-        for chosen in order.split(sizes(len(order), self.size)):  # type: ignore[no-untyped-call]
-            batch = self.part.take(chosen)
-            moved = tuple(value.to(self.device) for value in batch)
-            yield Prepared.with_raw(moved, batch.raw) if isinstance(batch, Prepared) else moved

@@ -17,7 +17,7 @@ from torch import fx, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from codecl.attach.batches import Forward
-from codecl.attach.preserve import evaluating
+from codecl.attach.patching import evaluating
 from codecl.attach.survey import LayerTable
 from codecl.attach.units.groups import Channels, Groups
 from codecl.attach.units.units import PRODUCTS, QUOTIENTS, SUMS, Units, is_question, name_of, passed
@@ -68,7 +68,8 @@ class _Tracer(fx.Tracer):
         self.whole = whole
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return m in self.whole or super().is_leaf_module(m, module_qualified_name)
+        whole = m in self.whole or isinstance(m, nn.LocalResponseNorm)
+        return whole or super().is_leaf_module(m, module_qualified_name)
 
 
 class _Follower:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import nn
 
@@ -27,31 +27,22 @@ class Channels:
     """Biases, and the parameters of norms: their units."""
 
 
-@dataclass
 class Groups:
-    """Sets of weights that write the same units, by union and find; the first weight names the set."""
+    """Sets of weights that write the same units; ``sizes`` says how many each weight writes."""
 
-    sizes: dict[str, int]
-    """How many units each weight writes."""
-    opened: set[str] = field(default_factory=set)
-    """Weights whose units reach the output of the model, or mix with its inputs: they belong to no group."""
-
-    def __post_init__(self) -> None:
-        self.parents = {name: name for name in self.sizes}
-        self.order = {name: i for i, name in enumerate(self.sizes)}
-
-    def find(self, name: str) -> str:
-        """The first weight of the set."""
-        while self.parents[name] != name:
-            name = self.parents[name]
-        return name
+    def __init__(self, sizes: dict[str, int]) -> None:
+        self.sizes = sizes
+        self.opened: set[str] = set()
+        """Weights whose units reach the output of the model, or mix with its inputs: they belong to no group."""
+        self._first = {name: name for name in sizes}
+        """The first weight of the set of each, which names it."""
 
     def tie(self, one: str, other: str) -> None:
         """The units of two weights are the same."""
-        first, second = sorted((self.find(one), self.find(other)), key=self.order.__getitem__)
-        self.parents[second] = first
+        first, second = sorted((self._first[one], self._first[other]), key=list(self.sizes).index)
+        self._first = {name: first if root == second else root for name, root in self._first.items()}
 
     def named(self) -> dict[str, str]:
         """The group of each weight, without those that were opened."""
-        opened = {self.find(name) for name in self.opened}
-        return {name: root for name in self.sizes if (root := self.find(name)) not in opened}
+        opened = {self._first[name] for name in self.opened}
+        return {name: root for name, root in self._first.items() if root not in opened}

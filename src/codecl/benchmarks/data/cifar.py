@@ -1,6 +1,6 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), in the python version and in the binary version.
 
-- ``cifar-100-python/{train,test,meta}`` or ``cifar-100-binary/{train,test}.bin``
+- ``cifar-100-python/{train,test}`` or ``cifar-100-binary/{train,test}.bin``
 - ``cifar-10-batches-py/{data_batch_1..5,test_batch}`` or ``cifar-10-batches-bin/{data_batch_1..5,test_batch}.bin``
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from codecl.benchmarks.data.images import SLACK, DamagedData, DataSet, Images, checked, existing, md5, read, status_of
+from codecl.benchmarks.data.images import DamagedData, DataSet, checked, expect, locate, md5, read
 from codecl.benchmarks.data.pickles import array_of, load_table
 
 SIDE, PIXELS = 32, 3 * 32 * 32
@@ -34,6 +34,18 @@ MD5 = {
 }
 
 
+class Layout(NamedTuple):
+    """Where a data set is in its two versions, and what its files hold; the last of the ``labels`` is the class."""
+
+    title: str
+    python: str
+    binary: str
+    labels: tuple[str, ...]
+    classes: int
+    train: Sequence[str]
+    test: str
+
+
 class Batch(NamedTuple):
     """What one file holds: rows of pixels, their classes, and a way to read their coarse classes."""
 
@@ -44,23 +56,25 @@ class Batch(NamedTuple):
     official: bool
 
 
+CIFAR10 = Layout("CIFAR-10", "cifar-10-batches-py", "cifar-10-batches-bin", ("labels",), 10, BATCHES, "test_batch")
+CIFAR100 = Layout(
+    "CIFAR-100", "cifar-100-python", "cifar-100-binary", ("coarse_labels", "fine_labels"), 100, ["train"], "test"
+)
+
+
 def cifar100(root: Path) -> DataSet:
     """The 100 fine classes; 50,000 training and 10,000 test images."""
-    return _cifar100(root)[0]
+    return _read(root, CIFAR100)[0]
 
 
 def cifar10(root: Path) -> DataSet:
     """Ten classes; 50,000 training and 10,000 test images."""
-    python, binary = root / "cifar-10-batches-py", root / "cifar-10-batches-bin"
-    most = -(-PUBLISHED[0] // len(BATCHES))
-    train = [_read(python, binary, name, "CIFAR-10", ["labels"], most) for name in BATCHES]
-    test = _read(python, binary, "test_batch", "CIFAR-10", ["labels"], PUBLISHED[1])
-    return _data_set("cifar10", train, test, 10)
+    return _read(root, CIFAR10)[0]
 
 
 def superclasses(root: Path) -> tuple[DataSet, Tensor]:
     """CIFAR-100 and the coarse class of each of its fine classes, ``[100]``, as the training file pairs them."""
-    data, batch = _cifar100(root)
+    data, batch = _read(root, CIFAR100)
     fine, coarse = batch.y, batch.coarse()
     pairs = torch.unique(torch.stack([fine, coarse]), dim=1) if fine.shape == coarse.shape else torch.empty(2, 0)
     if not torch.equal(pairs[0], torch.arange(100)) or not bool(((pairs[1] >= 0) & (pairs[1] < 20)).all()):
@@ -68,43 +82,30 @@ def superclasses(root: Path) -> tuple[DataSet, Tensor]:
     return data, pairs[1]
 
 
-def _cifar100(root: Path) -> tuple[DataSet, Batch]:
-    python, binary = root / "cifar-100-python", root / "cifar-100-binary"
-    train, test = (
-        _read(python, binary, name, "CIFAR-100", ["coarse_labels", "fine_labels"], most)
-        for name, most in zip(("train", "test"), PUBLISHED, strict=True)
-    )
-    return _data_set("cifar100", [train], test, 100), train
+def _read(root: Path, layout: Layout) -> tuple[DataSet, Batch]:
+    """A data set, and the first of its training files."""
+    parts, batches = [], []
+    for names, most in zip((layout.train, [layout.test]), PUBLISHED, strict=True):
+        part = [_read_file(root, layout, name, -(-most // len(names))) for name in names]
+        x, y = torch.cat([batch.x for batch in part]), torch.cat([batch.y for batch in part])
+        parts.append(checked(part[0].path, x.reshape(-1, 3, SIDE, SIDE), y, layout.classes, most))
+        batches += part
+    return DataSet.of(parts, PUBLISHED, all(batch.official for batch in batches)), batches[0]
 
 
-def _data_set(name: str, train: Sequence[Batch], test: Batch, classes: int) -> DataSet:
-    images = [_images(batches, classes, most) for batches, most in zip((train, [test]), PUBLISHED, strict=True)]
-    official = all(batch.official for batch in (*train, test))
-    return DataSet(name, images[0], images[1], status_of(images[0], images[1], PUBLISHED, official))
-
-
-def _images(batches: Sequence[Batch], classes: int, most: int) -> Images:
-    x, y = torch.cat([batch.x for batch in batches]), torch.cat([batch.y for batch in batches])
-    return checked(batches[0].path, x.reshape(-1, 3, SIDE, SIDE), y, classes, most)
-
-
-def _read(python: Path, binary: Path, name: str, title: str, labels: Sequence[str], most: int) -> Batch:
-    """A file of at most ``most`` images from the folder that is there; the last of the ``labels`` is the class."""
+def _read_file(root: Path, layout: Layout, name: str, most: int) -> Batch:
+    """A file of at most ``most`` images from the folder that is there."""
+    python, binary, labels = root / layout.python, root / layout.binary, layout.labels
     if binary.exists() and not python.exists():
-        return _read_binary(binary / f"{name}.bin", title, len(labels), most)
-    return _read_python(existing(python, title) / name, title, labels, most)
-
-
-def _read_python(path: Path, title: str, labels: Sequence[str], most: int) -> Batch:
-    data = read(path, title, 2 * most * PIXELS + SLACK)
-    official = md5(data) == MD5[path.parent.name].get(path.name)
-    table = load_table(path, data, official)
+        return _read_binary(binary / f"{name}.bin", layout.title, len(labels), most)
+    path = locate(layout.title, python) / name
+    data = read(path, layout.title, 2 * most * PIXELS)
+    table = load_table(path, data)
     x, y = array_of(path, table, "data"), array_of(path, table, labels[-1])
-    if x.dtype != torch.uint8 or x.ndim != 2 or x.shape[1] != PIXELS or y.ndim != 1 or len(x) != len(y):
-        raise DamagedData(
-            f"{path}: expected rows of {PIXELS} bytes with a label each; "
-            f"found {list(x.shape)} of {x.dtype} and {list(y.shape)} labels."
-        )
+    right = x.dtype == torch.uint8 and x.ndim == 2 and x.shape[1] == PIXELS and y.ndim == 1 and len(x) == len(y)
+    found = f"{list(x.shape)} of {x.dtype} and {list(y.shape)} labels"
+    expect(right, path, f"rows of {PIXELS} bytes with a label each", found)
+    official = md5(data) == MD5[layout.python].get(name)
     return Batch(path, x, y.long(), lambda: array_of(path, table, labels[0]).long(), official)
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from codecl.benchmarks.data.images import MissingData
-from codecl.benchmarks.data.pictures import read_square
+from codecl.benchmarks.data.images import MissingData, read_square
 from codecl.errors import UsageError
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"}

@@ -1,22 +1,29 @@
-"""What every reader returns, and what it says when a file is missing or not what it should be."""
+"""What every reader returns, how it reads files and pictures, and what it says when one is missing or damaged.
+
+Pictures are decoded with Pillow: only the expected formats, and none of more pixels than a photograph has.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from codecl.errors import UsageError
+from codecl.text import installing
 
 Status = Literal["official", "whole", "subset"]
 """``official``: the published files, checksums verified; ``whole``: as many images as published; else a ``subset``."""
 
 SLACK = 1 << 20  # bytes that a file may have beside its images
+MAX_PIXELS = 50_000_000  # of one picture, before it is resized; the largest of ImageNet has 19 million
 
 
 class MissingData(UsageError):
@@ -49,36 +56,42 @@ class Images:
 class DataSet:
     """The training and the test part of a data set; ``notes`` say what a person should know about these files."""
 
-    name: str
     train: Images
     test: Images
     status: Status
     notes: tuple[str, ...] = ()
 
-
-def existing(path: Path, name: str) -> Path:
-    """``path``, if there is such a file or folder."""
-    if not path.exists():
-        raise MissingData(name, path)
-    return path
-
-
-def first_existing(paths: Iterable[Path], name: str) -> Path:
-    """The first of the places that a data set may be at; where there is none, the first is named."""
-    paths = list(paths)
-    return next((path for path in paths if path.exists()), None) or existing(paths[0], name)
+    @classmethod
+    def of(cls, parts: Sequence[Images], published: tuple[int, int], official: bool, *notes: str) -> DataSet:
+        """The two parts, and how complete they are."""
+        whole = tuple(len(part) for part in parts) == published
+        return cls(parts[0], parts[1], "official" if official else "whole" if whole else "subset", notes)
 
 
-def listing(folder: Path, name: str) -> list[Path]:
-    """What is in a folder, by name."""
-    if not existing(folder, name).is_dir():
+def expect(right: bool, where: Path | str, what: object, found: object) -> None:
+    """Refuse data that is not right, by where it is, what was expected and what was found."""
+    if not right:
+        raise DamagedData(f"{where}: expected {what}; found {found}.")
+
+
+def locate(name: str, *paths: Path) -> Path:
+    """The first of the places that a file or folder may be at; where there is none, the first is named."""
+    if found := next((path for path in paths if path.exists()), None):
+        return found
+    raise MissingData(name, paths[0])
+
+
+def listing(folder: Path, name: str, suffixes: Iterable[str] = ()) -> list[Path]:
+    """What is in a folder, by name; of files only those with one of the ``suffixes``."""
+    if not locate(name, folder).is_dir():
         raise DamagedData(f"{folder} is a file; expected a folder.")
-    return sorted(folder.iterdir())
+    return sorted(path for path in folder.iterdir() if not suffixes or path.suffix.lower() in suffixes)
 
 
 def read(path: Path, name: str, limit: int) -> bytes:
-    """All of a regular file of at most ``limit`` bytes."""
-    if not existing(path, name).is_file():
+    """All of a regular file of at most ``limit`` bytes of data, and what there may be beside it."""
+    limit += SLACK
+    if not locate(name, path).is_file():
         raise DamagedData(f"{path} is {'a folder' if path.is_dir() else 'no regular file'}; expected a file.")
     if (size := path.stat().st_size) > limit:
         raise DamagedData(f"{path} has {size:,} bytes; expected at most {limit:,}.")
@@ -92,21 +105,11 @@ def md5(data: bytes) -> str:
 
 def checked(where: Path, x: Tensor, y: Tensor, classes: int, most: int) -> Images:
     """Images with a class each, of as many classes, and not more of them than were published."""
-    if len(x) != len(y) or len(y) == 0:
-        raise DamagedData(f"{where}: expected images with a label each; found {len(x):,} images and {len(y):,} labels.")
-    if y.is_floating_point() or y.ndim != 1 or not bool(((y >= 0) & (y < classes)).all()):
-        raise DamagedData(
-            f"{where}: expected labels from 0 to {classes - 1}; found {y.min().item()} to {y.max().item()}."
-        )
-    if len(y) > most:
-        raise DamagedData(f"{where}: expected {most:,} images, or fewer in a subset; found {len(y):,}.")
+    expect(len(x) == len(y) > 0, where, "images with a label each", f"{len(x):,} images and {len(y):,} labels")
+    right = not y.is_floating_point() and y.ndim == 1 and bool(((y >= 0) & (y < classes)).all())
+    expect(right, where, f"labels from 0 to {classes - 1}", f"{y.min().item()} to {y.max().item()}")
+    expect(len(y) <= most, where, f"{most:,} images, or fewer in a subset", f"{len(y):,}")
     return Images(x.contiguous(), y.long())
-
-
-def status_of(train: Images, test: Images, published: tuple[int, int], official: bool = False) -> Status:
-    if official:
-        return "official"
-    return "whole" if (len(train), len(test)) == published else "subset"
 
 
 def library(module: str, title: str) -> Any:
@@ -115,6 +118,39 @@ def library(module: str, title: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         raise ModuleNotFoundError(
-            f"reading or downloading this data needs {title}, which is not installed: pip install 'codecl[data]', "
-            "or pip install -e '.[data]' in a checkout."
+            f"reading or downloading this data needs {title}, which is not installed: {installing('data')}."
         ) from None
+
+
+def read_picture(path: Path, formats: Sequence[str], mode: str | None = None, max_pixels: int | None = None) -> Any:
+    """The picture at ``path``, decoded after the number of its pixels was checked.
+
+    Args:
+        formats: Pillow's names of the formats that are tried, whatever the file is called.
+        mode: what the picture is converted to; None leaves it as it is.
+        max_pixels: the bound on width × height (default ``MAX_PIXELS``).
+    """
+    image, limit = library("PIL.Image", "Pillow"), max_pixels or MAX_PIXELS
+    try:
+        if not path.is_file():
+            raise ValueError("it is not a regular file")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", image.DecompressionBombWarning)  # the bound here is lower
+            with image.open(path, formats=formats) as picture:
+                width, height = picture.size
+                if width * height > limit:
+                    raise ValueError(f"it has {width:,}×{height:,} pixels, more than {limit:,}")
+                picture.load()
+                return picture.convert(mode) if mode else picture
+    except Exception as error:  # whatever Pillow's decoders raise over a damaged file
+        kinds, why = " or ".join(formats), str(error).rstrip(".") or type(error).__name__
+        raise DamagedData(f"{path} cannot be read as an image ({kinds}): {why}.") from None
+
+
+def read_square(path: Path, side: int, formats: Sequence[str]) -> Tensor:
+    """The picture at ``path`` as uint8 ``[3, side, side]``, resized where it has another size."""
+    rgb = read_picture(path, formats, "RGB")
+    if rgb.size != (side, side):
+        rgb = rgb.resize((side, side), library("PIL.Image", "Pillow").Resampling.BILINEAR)
+    pixels = torch.frombuffer(bytearray(rgb.tobytes()), dtype=torch.uint8)
+    return pixels.reshape(side, side, 3).permute(2, 0, 1)

@@ -19,20 +19,8 @@ from pathlib import Path
 
 import torch
 
-from codecl.benchmarks.data.images import (
-    SLACK,
-    DamagedData,
-    DataSet,
-    Images,
-    checked,
-    existing,
-    first_existing,
-    listing,
-    read,
-    status_of,
-)
+from codecl.benchmarks.data.images import DamagedData, DataSet, checked, expect, listing, locate, read, read_picture
 from codecl.benchmarks.data.pickles import array_of, load_table
-from codecl.benchmarks.data.pictures import read_picture
 
 SIDE, LETTERS = 28, "ABCDEFGHIJ"
 READABLE, PICKLED = 18_724, (16_853, 1_873)
@@ -48,47 +36,34 @@ def notmnist(root: Path) -> DataSet:
     folder = root / "notMNIST_small"
     pickles = [home / "notmnist_train.pkl" for home in (root / "notMNIST", folder, root)]
     if (folder / "A").exists() or not any(path.exists() for path in pickles):
-        return _folder(existing(folder, "notMNIST"))
-    return _pickles(first_existing(pickles, "notMNIST").parent)
+        return _folder(locate("notMNIST", folder))
+    return _pickles(locate("notMNIST", *pickles).parent)
 
 
 def _folder(folder: Path) -> DataSet:
-    names = []
-    for letter in LETTERS:
-        files = listing(folder / letter, "notMNIST")
-        names += [f"{letter}/{path.name}" for path in files if path.suffix.lower() == ".png"]
-    if len(names) > READABLE + len(UNREADABLE):
-        raise DamagedData(f"{folder}: expected {READABLE:,} images, or fewer in a subset; found {len(names):,}.")
-    images, kept, bad = _decode(folder, names)
-    if bad:
+    names = [f"{a}/{path.name}" for a in LETTERS for path in listing(folder / a, "notMNIST", [".png"])]
+    most = READABLE + len(UNREADABLE)
+    expect(len(names) <= most, folder, f"{READABLE:,} images, or fewer in a subset", f"{len(names):,}")
+    decoded = {name: _pixels(folder / name) for name in names}
+    images = {name: data for name, data in decoded.items() if data is not None}
+    if not images:
+        raise DamagedData(f"{folder}: expected grey PNGs of {SIDE}×{SIDE} in the folders A to J; none can be read.")
+    if bad := [name for name in names if name not in images and name not in UNREADABLE]:
         raise DamagedData(
             f"{folder}: expected grey PNGs of {SIDE}×{SIDE}; {len(bad):,} of {len(names):,} files are not, beside the "
             f"{len(UNREADABLE)} published so: {', '.join(bad[:3])}{' and more' if len(bad) > 3 else ''}."
         )
-    y = torch.tensor([LETTERS.index(name[0]) for name in kept], dtype=torch.int64)
-    is_test = torch.tensor(_test_part(folder, kept))
-    parts = [checked(folder, images[part], y[part], 10, READABLE) for part in (~is_test, is_test)]
-    skipped = len(names) - len(kept)
+    x = torch.frombuffer(bytearray().join(images.values()), dtype=torch.uint8).reshape(-1, 1, SIDE, SIDE)
+    y = torch.tensor([LETTERS.index(name[0]) for name in images], dtype=torch.int64)
+    is_test = torch.tensor(_test_part(folder, list(images)))
+    train, test = (checked(folder, x[part], y[part], 10, READABLE) for part in (~is_test, is_test))
+    skipped = len(names) - len(images)
     notes = (f"{skipped} files that cannot be read are skipped; they are published so",) if skipped else ()
-    return DataSet("notmnist", parts[0], parts[1], "whole" if len(kept) == READABLE else "subset", notes)
-
-
-def _decode(folder: Path, names: list[str]) -> tuple[torch.Tensor, list[str], list[str]]:
-    """The images, the names they have, and the names that should have one and do not."""
-    pixels, kept, bad = bytearray(), [], []
-    for name in names:
-        data = _pixels(folder / name)
-        if data is not None:
-            pixels += data
-            kept.append(name)
-        elif name not in UNREADABLE:
-            bad.append(name)
-    if not kept:
-        raise DamagedData(f"{folder}: expected grey PNGs of {SIDE}×{SIDE} in the folders A to J; none can be read.")
-    return torch.frombuffer(pixels, dtype=torch.uint8).reshape(-1, 1, SIDE, SIDE), kept, bad
+    return DataSet(train, test, "whole" if len(images) == READABLE else "subset", notes)
 
 
 def _pixels(path: Path) -> bytes | None:
+    """The pixels of a picture that is as published."""
     try:
         picture = read_picture(path, ("PNG",), max_pixels=SIDE * SIDE)
     except DamagedData:
@@ -101,31 +76,24 @@ def _test_part(folder: Path, names: list[str]) -> list[bool]:
     says = [next((w for w in ("train_", "test_") if name[2:].startswith(w)), None) for name in names]
     if all(says):
         return [word == "test_" for word in says]
-    if any(says):
-        raise DamagedData(f"{folder}: expected that all file names begin with train_ or test_, or none; found both.")
+    expect(not any(says), folder, "that all file names begin with train_ or test_, or none", "both")
     ranked = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
     chosen = set(ranked[: -(-len(names) // 10)])
     return [name in chosen for name in names]
 
 
 def _pickles(home: Path) -> DataSet:
-    train, test = (
-        _pickle(home / f"notmnist_{which}.pkl", most) for which, most in zip(("train", "test"), PICKLED, strict=True)
-    )
-    if train.x.shape[1:] != test.x.shape[1:]:
-        sizes = " and ".join(f"{part.x.shape[2]}×{part.x.shape[3]}" for part in (train, test))
-        raise DamagedData(f"{home}: expected images of one size; found {sizes}.")
-    blank = sum(int((part.x.flatten(1).amax(1) == 0).sum()) for part in (train, test))
-    notes = (f"{blank} images are blank, in place of files that could not be read",) if blank else ()
-    return DataSet("notmnist", train, test, status_of(train, test, PICKLED), notes)
-
-
-def _pickle(path: Path, most: int) -> Images:
-    table = load_table(path, read(path, "notMNIST", 2 * most * 32 * 32 + SLACK))
-    x, y = array_of(path, table, "features"), array_of(path, table, "labels")
-    if x.dtype != torch.uint8 or x.ndim != 4 or tuple(x.shape[1:]) not in ((1, 28, 28), (1, 32, 32)) or y.ndim != 1:
-        raise DamagedData(
-            f"{path}: expected features as uint8 [n, 1, 32, 32] or [n, 1, 28, 28] and labels [n]; "
-            f"found {list(x.shape)} of {x.dtype} and {list(y.shape)}."
-        )
-    return checked(path, x, y, 10, most)
+    parts = []
+    for name, most in zip(("train", "test"), PICKLED, strict=True):
+        path = home / f"notmnist_{name}.pkl"
+        table = load_table(path, read(path, "notMNIST", 2 * most * 32 * 32))
+        x, y = array_of(path, table, "features"), array_of(path, table, "labels")
+        right = x.dtype == torch.uint8 and x.shape[1:] in ((1, 28, 28), (1, 32, 32)) and y.ndim == 1
+        expected = "features as uint8 [n, 1, 32, 32] or [n, 1, 28, 28] and labels [n]"
+        expect(right, path, expected, f"{list(x.shape)} of {x.dtype} and {list(y.shape)}")
+        parts.append(checked(path, x, y, 10, most))
+    sizes = [f"{part.x.shape[2]}×{part.x.shape[3]}" for part in parts]
+    expect(sizes[0] == sizes[1], home, "images of one size", " and ".join(sizes))
+    blank = sum(int((part.x.flatten(1).amax(1) == 0).sum()) for part in parts)
+    notes = [f"{blank} images are blank, in place of files that could not be read"] if blank else []
+    return DataSet.of(parts, PICKLED, False, *notes)

@@ -7,7 +7,7 @@ is none, a file is never called official, and what is downloaded is verified by 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from codecl.benchmarks.data.images import DataSet
 from codecl.benchmarks.data.miniimagenet import ByClass, miniimagenet
 from codecl.benchmarks.data.mnist import fashion_mnist, mnist
 from codecl.benchmarks.data.notmnist import notmnist
-from codecl.benchmarks.data.svhn import svhn
+from codecl.benchmarks.data.svhn import FILES, MD5, svhn
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,6 @@ class Source:
     """A data set; without ``files`` it is for the user to get, and ``how`` says how."""
 
     name: str
-    title: str
     read: Callable[[Path], DataSet | ByClass]
     published: str
     files: tuple[File, ...] = ()
@@ -47,58 +46,53 @@ def find_root(option: str | Path | None) -> Path:
     return Path(option or os.environ.get("CODECL_DATA") or "data").expanduser()
 
 
-def _idx(folder: str, home: str, checksums: dict[str, str]) -> tuple[File, ...]:
-    return tuple(File((home + name,), f"{folder}/raw/{name}", f"md5:{md5}") for name, md5 in checksums.items())
-
-
 TORONTO = "https://www.cs.toronto.edu/~kriz/"
 ZALANDO = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
 STANFORD = "http://ufldl.stanford.edu/housenumbers/"
+IDX = [f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+
+
+def _files(
+    home: str, folder: str, names: Iterable[str], checksums: Iterable[str], unpack: bool = False
+) -> tuple[File, ...]:
+    pairs = zip(names, checksums, strict=True)
+    return tuple(File((home + name,), folder + name, f"md5:{md5}", unpack=unpack) for name, md5 in pairs)
+
 
 SOURCES = {
     source.name: source
     for source in (
         Source(
-            "cifar100", "CIFAR-100", cifar100, "50,000 + 10,000",
-            (File((TORONTO + "cifar-100-python.tar.gz",), "cifar-100-python.tar.gz",
-                  "md5:eb9058c3a382ffc7106e4002c42a8d85", unpack=True),),
+            "cifar100", cifar100, "50,000 + 10,000",
+            _files(TORONTO, "", ["cifar-100-python.tar.gz"], ["eb9058c3a382ffc7106e4002c42a8d85"], unpack=True),
         ),
         Source(
-            "cifar10", "CIFAR-10", cifar10, "50,000 + 10,000",
-            (File((TORONTO + "cifar-10-python.tar.gz",), "cifar-10-python.tar.gz",
-                  "md5:c58f30108f718f92721af3b95e74349a", unpack=True),),
+            "cifar10", cifar10, "50,000 + 10,000",
+            _files(TORONTO, "", ["cifar-10-python.tar.gz"], ["c58f30108f718f92721af3b95e74349a"], unpack=True),
         ),
         Source(
-            "mnist", "MNIST", mnist, "60,000 + 10,000",
-            _idx("MNIST", "https://ossci-datasets.s3.amazonaws.com/mnist/", {
-                "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-                "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-                "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
-            }),
+            "mnist", mnist, "60,000 + 10,000",
+            _files("https://ossci-datasets.s3.amazonaws.com/mnist/", "MNIST/raw/", IDX, (
+                "f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432",
+                "9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c",
+            )),
         ),
         Source(
-            "fashion-mnist", "Fashion-MNIST", fashion_mnist, "60,000 + 10,000",
-            _idx("FashionMNIST", ZALANDO, {
-                "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-                "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-                "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-                "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
-            }),
+            "fashion-mnist", fashion_mnist, "60,000 + 10,000",
+            _files(ZALANDO, "FashionMNIST/raw/", IDX, (
+                "8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe",
+                "bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310",
+            )),
         ),
+        Source("svhn", svhn, "73,257 + 26,032", _files(STANFORD, "SVHN/", FILES, MD5)),
         Source(
-            "svhn", "SVHN", svhn, "73,257 + 26,032",
-            (File((STANFORD + "train_32x32.mat",), "SVHN/train_32x32.mat", "md5:e26dedcc434d2e4c54c9b2d4a06d8373"),
-             File((STANFORD + "test_32x32.mat",), "SVHN/test_32x32.mat", "md5:eb5a983be6a315427106f1b164d9cef3")),
-        ),
-        Source(
-            "notmnist", "notMNIST", notmnist, "18,724, no split",
+            "notmnist", notmnist, "18,724, no split",
             (File(("https://commondatastorage.googleapis.com/books1000/notMNIST_small.tar.gz",
                    "http://yaroslavvb.com/upload/notMNIST/notMNIST_small.tar.gz"),
                   "notMNIST_small.tar.gz", None, size=8_458_043, unpack=True),),
         ),
         Source(
-            "miniimagenet", "miniImageNet", miniimagenet, "60,000, no split",
+            "miniimagenet", miniimagenet, "60,000, no split",
             how="its images are ImageNet's, whose licence every user accepts at https://image-net.org/download.php. "
             "Put the 100 classes into {root}/miniimagenet/<wnid>/*.jpg, or the three mini-imagenet-cache-*.pkl, or "
             "images/ with train.csv, val.csv and test.csv, into {root}/miniimagenet",

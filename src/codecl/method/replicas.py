@@ -1,0 +1,214 @@
+"""One method on several processes: the replicas of a model under ``torch.distributed``.
+
+Every process has the whole model and a share of the data. While a task is learned, ``DistributedDataParallel`` averages
+the gradients; between tasks all processes look at the inputs of all, so that each computes the same memory, and nothing
+in a method needs to know. The model of process 0 counts, and so does its method where rounding has set others apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from codecl.attach.probe import Probe
+
+if TYPE_CHECKING:
+    from codecl.method.method import Method
+
+Group = dist.ProcessGroup | Literal["alone"] | None
+
+
+class Replicas:
+    """The processes that learn together, one method on each.
+
+    Args:
+        group: The process group; None where there is one process, ``"alone"`` where each learns by itself.
+    """
+
+    def __init__(self, group: Group) -> None:
+        if group not in (None, "alone") and not isinstance(group, dist.ProcessGroup):
+            raise TypeError(
+                f"group must be a process group of torch.distributed, such as dist.group.WORLD; got {group!r}."
+            )
+        self.group: dist.ProcessGroup | None = None
+        if isinstance(group, dist.ProcessGroup) and dist.get_world_size(group) > 1:
+            self.group = group
+        self.alone = group == "alone"
+        self._net: nn.parallel.DistributedDataParallel | None = None
+
+    @property
+    def several(self) -> bool:
+        return self.group is not None
+
+    @property
+    def rank(self) -> int:
+        return 0 if self.group is None else dist.get_rank(self.group)
+
+    def share(self, batch: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], float]:
+        """The inputs of a batch that are this process's, and what its loss counts for in the mean of all processes.
+
+        With fewer inputs than processes some have the last of them, and count for nothing.
+        """
+        if self.group is None:
+            return batch, 1.0
+        inputs, processes = len(batch[0]), dist.get_world_size(self.group)
+        begin, end = (inputs * r // processes for r in (self.rank, self.rank + 1))
+        some = slice(begin, end) if begin < end else slice(inputs - 1, inputs)
+        return tuple(value[some] for value in batch), (end - begin) * processes / inputs
+
+    def mean_of(self, number: Tensor) -> Tensor:
+        """The mean of a number over all processes."""
+        if self.group is not None:
+            dist.all_reduce(number, group=self.group)
+            number = number / dist.get_world_size(self.group)
+        return number
+
+    def check(self, method: Method) -> None:
+        """Refuse to learn where other processes would learn something else without a word."""
+        sharded = [name for name, value in method.model.named_parameters() if type(value.data).__name__ == "DTensor"]
+        if sharded:
+            raise TypeError(
+                f"'{sharded[0]}' is in shards (fully_shard), which is not supported. Train whole models, on several "
+                "processes with net = method.replicate()."
+            )
+        if self.several and not method.distributed:
+            raise ValueError(
+                f"{method.name} draws or keeps samples of its own on each process and cannot learn on several. "
+                "Learn it on one, or choose another method."
+            )
+        if self.group is not None or self.alone or not (dist.is_available() and dist.is_initialized()):
+            return
+        if (processes := dist.get_world_size()) > 1:
+            raise RuntimeError(
+                f"this is one of {processes} processes, and the method was not told: each would remember other inputs. "
+                "Make it with group=torch.distributed.group.WORLD and train net = method.replicate(), or with "
+                "group='alone' if every process learns for itself."
+            )
+
+    def whole(self, loader: Iterable[Any] | None) -> Iterable[Any] | None:
+        """The batches of all processes, the same on each; a loader with ``same_on_all`` has them already."""
+        if self.group is None or loader is None or getattr(loader, "same_on_all", False):
+            return loader
+        return _Gathered(loader, self.group)
+
+    def mean(self, gradients: Mapping[str, Tensor], inputs: int) -> dict[str, Tensor]:
+        """The mean of what the processes found, each weighted by its ``inputs``; all have the same names."""
+        if self.group is None:
+            return dict(gradients)
+        total = self._sum(inputs)
+        mean = {name: G * (inputs / total) for name, G in gradients.items()}
+        for name in sorted(mean):
+            dist.all_reduce(mean[name], group=self.group)
+        return mean
+
+    def _sum(self, number: int) -> int:
+        found: list[Any] = [None] * dist.get_world_size(self.group)
+        dist.all_gather_object(found, number, group=self.group)
+        return sum(found)
+
+    def share_products(self, probes: Mapping[str, Probe]) -> bool:
+        """Tell the probes of all processes what was delivered in each, since ``.grad`` is the mean of all.
+
+        Returns:
+            False where that cannot be known: within ``net.join()`` some processes no longer step.
+        """
+        if self.group is None or not probes:
+            return True
+        if self._net is not None and self._net._join_config.enable:
+            return False
+        found: list[Any] = [None] * dist.get_world_size(self.group)
+        own = {name: [v.cpu() for v in probe.products] for name, probe in probes.items()}
+        dist.all_gather_object(found, own, group=self.group)
+        for name, probe in probes.items():
+            probe.deliver_products([v for of_rank in found for v in of_rank.get(name, ())])
+        return True
+
+    @torch.no_grad()
+    def same_model(self, model: nn.Module) -> None:
+        """Parameters and buffers as process 0 has them."""
+        if self.group is not None:
+            for value in (*model.parameters(), *model.buffers()):
+                dist.broadcast(value.data, src=dist.get_global_rank(self.group, 0), group=self.group)
+
+    def same_method(self, method: Method) -> None:
+        """The state of the method as process 0 has it, where they differ: machines may round differently."""
+        if self.group is None:
+            return
+        state = method.state_dict()
+        seals: list[Any] = [None] * dist.get_world_size(self.group)
+        dist.all_gather_object(seals, _digest(state), group=self.group)
+        if len(set(seals)) > 1:
+            shared = [state]
+            dist.broadcast_object_list(shared, src=dist.get_global_rank(self.group, 0), group=self.group)
+            method.load_state_dict(shared[0])
+
+    def wrap(self, method: Method, **options: Any) -> nn.Module:
+        """``model`` and what the task adds to it under DistributedDataParallel; the model itself in one process."""
+        if self.group is None:
+            return method.model
+        together = _WithTask(method.model, list(method.parameters()))
+        self._net = nn.parallel.DistributedDataParallel(
+            together, process_group=self.group, **({"find_unused_parameters": True} | options)
+        )
+        return self._net
+
+
+class _WithTask(nn.Module):
+    """A model, with the parameters that its task adds beside it."""
+
+    def __init__(self, model: nn.Module, added: list[nn.Parameter]) -> None:
+        super().__init__()
+        self.model, self.added = model, nn.ParameterList(added)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs)
+
+
+class _Gathered:
+    """The batches of a loader on every process, one of each in turn."""
+
+    def __init__(self, loader: Iterable[Any], group: dist.ProcessGroup) -> None:
+        self.loader, self.group = loader, group
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self.loader)
+        while True:
+            found: list[Any] = [None] * dist.get_world_size(self.group)
+            own = next(batches, None)
+            dist.all_gather_object(found, None if own is None else (_on_cpu(own),), group=self.group)
+            present = [each[0] for each in found if each is not None]
+            if not present:
+                return
+            yield from present
+
+
+def _on_cpu(batch: Any) -> Any:
+    if isinstance(batch, Tensor):
+        return batch.cpu()
+    if isinstance(batch, Mapping):
+        return {key: _on_cpu(value) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        moved = [_on_cpu(value) for value in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+    return batch
+
+
+def _digest(state: Any) -> str:
+    file = io.BytesIO()
+    torch.save(_copied(state), file)
+    return hashlib.sha256(file.getvalue()).hexdigest()
+
+
+def _copied(state: Any) -> Any:
+    """The same with every tensor in a storage of its own: what lies around a view is not part of the state."""
+    if isinstance(state, Tensor):
+        return state.detach().cpu().clone(memory_format=torch.contiguous_format)
+    if isinstance(state, Mapping):
+        return {key: _copied(value) for key, value in state.items()}
+    return [_copied(value) for value in state] if isinstance(state, (tuple, list)) else state

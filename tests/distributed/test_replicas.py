@@ -1,0 +1,120 @@
+"""Two processes with half of every batch each learn what one process learns from whole batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from codecl.method.replicas import Replicas
+from codecl.methods import METHODS
+from tests.distributed import worker
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+REFUSED = {"er", "a-gem", "dfgp", "owm", "multitask"}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "code-cl": {"free_dims": 4, "overlap": 0.1, "samples": 32},
+    "gpm": {"threshold": 0.9, "samples": 32},
+    "hat": {"smax": 50.0},
+    "ewc": {"strength": 10.0},
+}
+
+
+def make_case(method: str, optimizer: str = "sgd", network: str = "mlp", accumulate: bool = False) -> dict[str, Any]:
+    chosen = {"method": method, "settings": SETTINGS.get(method, {}), "optimizer": optimizer}
+    return chosen | {"network": network, "accumulate": accumulate}
+
+
+CASES = {method: make_case(method) for method in sorted(METHODS.keys() - REFUSED)} | {
+    "code-cl with momentum, decay and clipping": make_case("code-cl", "momentum"),
+    "code-cl with AdamW": make_case("code-cl", "adamw"),
+    "code-cl on a convolution": make_case("code-cl", network="cnn"),
+    "code-cl with accumulation": make_case("code-cl", accumulate=True),
+}
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Any]]]:
+    """For each of two processes, the states at the end of every case."""
+    out = tmp_path_factory.mktemp("distributed") / "out"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    variables |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    command = [sys.executable, "-m", "tests.distributed.worker", json.dumps(list(CASES.values())), str(out)]
+    workers = [
+        subprocess.Popen(command, env=os.environ | variables | {"RANK": rank}, stderr=subprocess.PIPE, text=True)
+        for rank in "01"
+    ]
+    errors = [process.communicate(timeout=300)[1] for process in workers]
+    assert [process.returncode for process in workers] == [0, 0], "\n".join(errors)
+    return [dict(zip(CASES, torch.load(f"{out}.{rank}", weights_only=True), strict=True)) for rank in "01"]
+
+
+def tensors(tree: Any, place: str = "") -> Iterator[tuple[str, Tensor]]:
+    if isinstance(tree, Tensor):
+        yield place, tree
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from tensors(value, f"{place}.{key}")
+    elif isinstance(tree, (list, tuple)):
+        for i, value in enumerate(tree):
+            yield from tensors(value, f"{place}.{i}")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_learn_what_one_learns_alone(name: str, both: list[dict[str, dict[str, Any]]]) -> None:
+    alone, (first, second) = worker.learn(CASES[name], 0, 1), (states[name] for states in both)
+    for (place, a), (_, b) in zip(tensors(first), tensors(second), strict=True):
+        assert torch.equal(a, b), f"the processes differ at {place}"
+    for place, value in alone["model"].items():
+        torch.testing.assert_close(first["model"][place], value, rtol=0, atol=1e-8, msg=place)
+
+
+@pytest.mark.parametrize("method", sorted(REFUSED))
+def test_what_draws_samples_of_its_own_is_refused_by_name(method: str, one_process: dist.ProcessGroup) -> None:
+    replicas = Replicas(one_process)
+    replicas.group = one_process  # as if there were others
+    with pytest.raises(ValueError, match=f"^{method} draws or keeps samples"):
+        replicas.check(METHODS[method](worker.make_model("mlp")))
+
+
+def test_a_method_that_was_not_told_of_other_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: 4)
+    with pytest.raises(RuntimeError, match="one of 4 processes"):
+        METHODS["gpm"](worker.make_model("mlp"))
+    METHODS["gpm"](worker.make_model("mlp"), group="alone").begin_task(0)
+
+
+def test_a_group_must_be_one() -> None:
+    with pytest.raises(TypeError, match="group must be a process group"):
+        METHODS["gpm"](worker.make_model("mlp"), group=2)
+
+
+def test_without_a_group_the_model_is_trained_itself() -> None:
+    method = METHODS["gpm"](worker.make_model("mlp"))
+    with pytest.raises(RuntimeError, match="after begin_task"):
+        method.replicate()
+    method.begin_task(0)
+    assert method.replicate() is method.model
+
+
+@pytest.fixture
+def one_process() -> Iterator[dist.ProcessGroup]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()

@@ -1,0 +1,89 @@
+"""What each process of a distributed test runs: a stream of tasks, on its share of every batch.
+
+python -m tests.distributed.worker CASES OUT    with the variables that torchrun sets; CASES is a list in JSON
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from codecl.methods import METHODS
+from codecl.networks import MLP, MultiHead
+
+TASKS, BATCH, D = 3, 16, 6
+
+
+def make_model(network: str) -> nn.Module:
+    if network == "mlp":
+        return MultiHead(MLP((D * 4, 20, 20)), 20, [3] * TASKS, bias=True).double()
+    backbone = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(24 * D, 16), nn.ReLU())
+    return MultiHead(backbone, 16, [3] * TASKS, bias=True).double()
+
+
+def make_batches(task: int, network: str) -> list[tuple[Tensor, Tensor]]:
+    draw = torch.Generator().manual_seed(task)
+    x = torch.randn(4 * BATCH, D * 4, generator=draw).double() @ torch.randn(D * 4, D * 4, generator=draw).double() / 4
+    y = (x @ torch.randn(D * 4, 3, generator=draw).double()).argmax(1)
+    shaped = x.reshape(-1, 1, D, 4) if network == "cnn" else x
+    return [(shaped[i : i + BATCH], y[i : i + BATCH]) for i in range(0, len(y), BATCH)]
+
+
+def make_optimizer(name: str, parameters: Any) -> torch.optim.Optimizer:
+    if name == "adamw":
+        return torch.optim.AdamW(parameters, lr=1e-2)
+    momentum = {"momentum": 0.9, "weight_decay": 1e-3} if name == "momentum" else {}
+    return torch.optim.SGD(parameters, lr=0.05, **momentum)
+
+
+def learn(case: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
+    """The states of model and method after all tasks. Every process is seeded differently on purpose."""
+    torch.manual_seed(0)
+    model = make_model(case["network"])
+    if rank:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(1.0)  # process 0 counts
+    group = dist.group.WORLD if world > 1 else None
+    method = METHODS[case["method"]](model, group=group, **case["settings"])
+    for t in range(TASKS):
+        whole = make_batches(t, case["network"])
+        share = BATCH // world
+        own = [(x[rank * share : (rank + 1) * share], y[rank * share : (rank + 1) * share]) for x, y in whole]
+        torch.manual_seed(t if rank == 0 else 100 + t)
+        method.begin_task(t, own)
+        net = method.replicate()
+        optimizer = make_optimizer(case["optimizer"], model.parameters())
+        method.guard(optimizer)
+        for epoch in range(2):
+            for i, (x, y) in enumerate(method.watch(own, epoch, 2)):
+                waits = case["accumulate"] and i % 2 == 0
+                with net.no_sync() if waits and world > 1 else nullcontext():
+                    nn.functional.cross_entropy(net(x), y).backward()
+                if waits:
+                    continue
+                if case["optimizer"] == "momentum":
+                    nn.utils.clip_grad_norm_([*model.parameters(), *method.parameters()], 0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+        method.end_task(own)
+    return {"model": model.state_dict(), "method": method.state_dict()}
+
+
+def main() -> None:
+    cases, out = json.loads(sys.argv[1]), sys.argv[2]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.save([learn(case, rank, world) for case in cases], f"{out}.{rank}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

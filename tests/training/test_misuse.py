@@ -1,0 +1,257 @@
+"""Misuses of the library, and what each is told: one line with what was given and what was expected."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset, WeightedRandomSampler
+
+import codecl
+from codecl import API, CUBER, DFGP, ER, EWC, GPM, HAT, OWM, SGP, TRGP, CodeCL, Conceptor, Method, MultiHead
+from codecl.training import metrics
+from codecl.training.check import small_stream
+from codecl.training.engine import Trainer
+from codecl.training.plan import Plan
+from codecl.training.stream import Stream, Task, Tensors, as_part
+
+X, Y = torch.randn(12, 6), torch.arange(12) % 3
+GOOD = (X, Y)
+NAN = math.nan
+
+
+def model(norm=None):
+    layers = [nn.Linear(6, 8), *([norm] if norm else []), nn.ReLU()]
+    return MultiHead(nn.Sequential(*layers), 8, 3)
+
+
+def task(name="mine", classes=3, train=GOOD, validation=GOOD, test=GOOD):
+    return Task(name, classes, train, validation, test)
+
+
+def trainer(stream=None, plan=None, make=Method, norm=None, **more):
+    return Trainer(make(model(norm)), stream or Stream("s", [task()]), plan or Plan(epochs=1), **more)
+
+
+class Items(Dataset):
+    """A dataset with these labels."""
+
+    def __init__(self, labels):
+        self.labels = labels
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, i):
+        return X[i], self.labels[i]
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+
+def learned(make=Method):
+    method = make(model())
+    method.begin_task(0, [GOOD])
+    method.end_task([GOOD])
+    return method
+
+
+def foreign_optimizer():
+    method = learned(GPM)
+    method.guard(torch.optim.LBFGS(method.model.parameters()))
+
+
+def two_tasks_of_one_name():
+    learned().begin_task(0, [GOOD])
+
+
+def begun_twice():
+    method = Method(model())
+    method.begin_task(0, [GOOD])
+    method.begin_task(1, [GOOD])
+
+
+def late_label():
+    part = task(train=Items([0] * 11 + [7])).train
+    part.take(torch.tensor([11]))
+
+
+def measured(function):
+    return lambda: trainer(measures={"mine": function}).run()
+
+
+MISUSES = {
+    # Parts.
+    "a number as a part": (lambda: as_part(3), "a pair of tensors, a map-style dataset or a DataLoader"),
+    "an endless dataset": (lambda: as_part(Endless()), "map-style dataset"),
+    "a loader over an endless dataset": (lambda: as_part(DataLoader(Endless())), "map-style dataset"),
+    "more labels than inputs": (lambda: as_part((X, Y[:5])), "as many labels as inputs are needed; got 5 and 12"),
+    "a weighted sampler": (
+        lambda: as_part(DataLoader(TensorDataset(X, Y), sampler=WeightedRandomSampler([1.0] * 12, 40))),
+        "draws by a WeightedRandomSampler, which would be ignored",
+    ),
+    "draws with replacement": (
+        lambda: as_part(DataLoader(TensorDataset(X, Y), sampler=RandomSampler(X, replacement=True, num_samples=40))),
+        "draws by a RandomSampler, which would be ignored",
+    ),
+    "batches of one's own": (
+        lambda: as_part(DataLoader(TensorDataset(X, Y), batch_sampler=[[0, 1], [2, 3]])),
+        "draws by a list, which would be ignored",
+    ),
+    # Tasks.
+    "an empty training part": (lambda: task(train=(X[:0], Y[:0])), "task 'mine', train part: it is empty"),
+    "an empty validation part": (lambda: task(validation=(X[:0], Y[:0])), "task 'mine', validation part: it is empty"),
+    "an empty test part": (lambda: task(test=[]), "task 'mine', test part: it is empty"),
+    "a part that is none": (lambda: task(test=None), "task 'mine', test part: a part of a task is a pair of tensors"),
+    "labels from 5 on": (lambda: task(train=(X, Y + 5)), "labels must count from 0 .* 0 to 2; got 5 to 7. Subtract 5."),
+    "a label too many": (lambda: task(validation=(X, Y + 1)), "validation part: labels .* got 1 to 3. Subtract 1."),
+    "negative labels": (lambda: task(train=(X, Y - 1)), "train part: labels .* got -1 to 1."),
+    "float labels": (lambda: task(train=(X, Y.float())), "whole numbers, int64; got torch.float32. Use labels.long"),
+    "boolean labels": (lambda: task(train=(X, Y > 0)), "whole numbers, int64; got torch.bool"),
+    "one-hot labels": (
+        lambda: task(train=(X, torch.eye(3)[Y].long())),
+        r"one class for each input, \[n\]; got \[12, 3\]",
+    ),
+    "labels in a column": (lambda: task(train=(X, Y[:, None])), r"got \[12, 1\]"),
+    "a dataset with text as labels": (
+        lambda: task(train=Items(["a"] * 12)),
+        "train part: its first item cannot be read",
+    ),
+    "a dataset with a label out of range": (lambda: task(train=Items([9] * 12)), "train part: labels .* got 9 to 9"),
+    "a dataset with a late label out of range": (late_label, "train part: labels .* got 7 to 7"),
+    "another width in the test part": (lambda: task(test=(X[:, :5], Y)), r"its test inputs are \[5\] .* \[6\] of"),
+    "another dtype in validation": (lambda: task(validation=(X.double(), Y)), "validation inputs are .*float64"),
+    "arrays of another dtype": (
+        lambda: trainer(Stream("s", [task(*["t", 3], *[(X.numpy().astype(np.float64), Y.numpy())] * 3)])),
+        "task 't': its inputs are torch.float64, the model's weights torch.float32",
+    ),
+    "no classes": (lambda: task(classes=0), "classes must be a whole number above 0; got 0"),
+    "half a class": (lambda: task(classes=2.5), "classes must be a whole number above 0; got 2.5"),
+    # Streams.
+    "no tasks": (lambda: Stream("s", []), "stream 's': expected a list of Task, at least one"),
+    "pairs as tasks": (lambda: Stream("s", [GOOD]), "stream 's': expected a list of Task"),
+    "more tasks than there are": (lambda: Stream("s", [task()]).first(2), "s has 1 tasks; got tasks = 2"),
+    "no first task": (lambda: Stream("s", [task()]).first(0), "s has 1 tasks; got tasks = 0"),
+    # The plan.
+    "no epochs": (lambda: Plan(epochs=0), "epochs must be a whole number, 1 or more.*got 0"),
+    "half an epoch": (lambda: Plan(epochs=0.5), "epochs must be a whole number"),
+    "a huge number of epochs": (lambda: Plan(epochs=10**30), "epochs must be a whole number"),
+    "no batch": (lambda: Plan(batch_size=0), "batch_size must be a whole number, 1 or more"),
+    "a batch of text": (lambda: Plan(batch_size="64"), "batch_size must be a whole number"),
+    "no evaluation batch": (lambda: Plan(evaluation_batch=-1), "evaluation_batch must be a whole number"),
+    "a rate of zero": (lambda: Plan(lr=0.0), "lr must be above 0; got 0.0"),
+    "a rate without bounds": (lambda: Plan(lr=1e308), r"lr must be a number, 0 or more, below 1e\+06; got 1e\+308"),
+    "a rate of NaN": (lambda: Plan(lr=NAN), "lr must be a number.*got nan"),
+    "a rate of text": (lambda: Plan(lr="fast"), "lr must be a number.*got 'fast'"),
+    "a momentum of 2": (lambda: Plan(momentum=2), "momentum must be a number, 0 or more, below 1; got 2"),
+    "negative decay": (lambda: Plan(weight_decay=-1.0), "weight_decay must be a number, 0 or more"),
+    "an unknown rule": (lambda: Plan(rule="luck"), "rule must be 'loss', 'accuracy' or 'annealed'; got 'luck'"),
+    "an unknown optimizer": (lambda: Plan(optimizer="lion"), "optimizer must be 'sgd', 'adam' or 'adamw'; got 'lion'"),
+    "an unknown precision": (lambda: Plan(precision="int8"), "precision must be 'float32', 'bf16' or 'fp16'"),
+    "momentum for Adam": (lambda: Plan(optimizer="adam", momentum=0.9), "momentum and nesterov belong to sgd"),
+    "Nesterov without momentum": (lambda: Plan(nesterov=True), "nesterov needs a momentum above 0"),
+    "no such time to evaluate": (lambda: Plan(evaluate="often"), "evaluate must be 'all', 'last' or 'every:N'"),
+    "every zeroth task": (lambda: Plan(evaluate="every:0"), "evaluate must be .* got 'every:0'"),
+    "a crop inwards": (lambda: Plan(crop=-1), "crop must be a whole number, 0 or more"),
+    "workers that are not whole": (lambda: Plan(workers=1.5), "workers must be a whole number"),
+    "a warm-up of all steps": (lambda: Plan(rule="annealed", warm_up=1.0), "warm_up is a share of the steps"),
+    "a factor of one": (lambda: Plan(factor=1.0), "factor must be a finite number above 1"),
+    # The trainer.
+    "one input and a batch norm": (
+        lambda: trainer(Stream("s", [task(train=(X[:1], Y[:1]))]), norm=nn.BatchNorm1d(8)),
+        "task 'mine': the model's batch norm needs two inputs in a batch; its train part has 1",
+    ),
+    "batches of one and a batch norm": (
+        lambda: trainer(plan=Plan(batch_size=1), norm=nn.BatchNorm1d(8)),
+        "its train part has 12, in batches of 1",
+    ),
+    "one test input and a norm without statistics": (
+        lambda: trainer(Stream("s", [task(test=(X[:1], Y[:1]))]), norm=nn.BatchNorm1d(8, track_running_stats=False)),
+        "its test part has 1",
+    ),
+    "one sample and a norm without statistics": (
+        lambda: trainer(make=lambda m: GPM(m, samples=1), norm=nn.BatchNorm1d(8, track_running_stats=False)),
+        "samples must be 2 or more: the model has a batch norm without running statistics",
+    ),
+    "a model in another precision": (
+        lambda: Trainer(Method(model().double()), Stream("s", [task()]), Plan()),
+        "its inputs are torch.float32, the model's weights torch.float64",
+    ),
+    "crops of what is no image": (lambda: trainer(plan=Plan(crop=2)).run(), "crop and flip need images"),
+    "a measure that gives one number": (measured(lambda x, y: x.mean()), "measure 'mine' must give a number for each"),
+    "a measure that gives a Python number": (measured(lambda x, y: 0.5), "measure 'mine' .* got float"),
+    "inputs of NaN": (
+        lambda: trainer(Stream("s", [task(train=(X * NAN, Y))])).run(),
+        "the training loss of task 0 became nan in epoch 1, at learning rate",
+    ),
+    # Settings of methods.
+    "half a direction": (lambda: CodeCL(model(), free_dims=2.5), "free_dims must be a whole number; got 2.5"),
+    "an aperture of text": (lambda: CodeCL(model(), aperture="big"), "aperture must be a number.* got 'big'"),
+    "an aperture of zero": (lambda: CodeCL(model(), aperture=0), "aperture must be a finite number above 0; got 0"),
+    "an aperture of NaN": (lambda: CodeCL(model(), aperture=NAN), "aperture must be a finite number above 0; got nan"),
+    "a huge aperture": (lambda: CodeCL(model(), aperture=10**400), "aperture must be a number.* got a huge number"),
+    "an aperture for no layer": (lambda: CodeCL(model(), aperture={"x": 1.0}), "aperture: no pattern matches"),
+    "no samples": (lambda: CodeCL(model(), samples=0), "samples must be a positive number of inputs, or None"),
+    "an unknown policy": (
+        lambda: CodeCL(model(), norm="thaw"),
+        "norm must be 'freeze', 'per-task' or 'free'; got 'thaw'",
+    ),
+    "a threshold above one": (lambda: GPM(model(), threshold=1.5), r"threshold must be a share in \(0, 1\]; got 1.5"),
+    "a truth for a number": (lambda: SGP(model(), alpha=True), "alpha must be a number; got True"),
+    "patterns that are no text": (lambda: TRGP(model(), closed=[1]), r"closed must be a list, each text; got \[1\]"),
+    "one pattern": (lambda: TRGP(model(), closed="a"), "closed must be a list, each text; got 'a'"),
+    "a cosine of 3": (lambda: CUBER(model(), agreement=3), "agreement must be a cosine"),
+    "an infinite alpha": (lambda: DFGP(model(), alpha=math.inf), "alpha must be a number from 1e-6 to 1e6; got inf"),
+    "a share of 2": (lambda: API(model(), rho=2), r"rho must be a share in \[0, 1\]; got 2"),
+    "a negative strength": (lambda: EWC(model(), strength=-1), "strength must be a finite number, 0 or more; got -1"),
+    "an unknown Fisher": (lambda: EWC(model(), fisher="max"), "fisher must be 'mean', 'sum' or 'online'; got 'max'"),
+    "a gate below one": (lambda: HAT(model(), smax=0.5), "smax must be a finite number, 1 or more; got 0.5"),
+    "no memory": (lambda: ER(model(), memory=0), "memory must be a positive number of samples; got 0"),
+    "an unknown update": (lambda: OWM(model(), update="epoch"), "update must be 'batch' or 'task'; got 'epoch'"),
+    "a head that is not there": (lambda: Method(nn.Linear(6, 3), heads=["head"]), "head"),
+    # Learning.
+    "an optimizer that cannot be projected": (foreign_optimizer, "LBFGS"),
+    "a task learned already": (two_tasks_of_one_name, "task 0 has been learned already"),
+    "a task begun within another": (begun_twice, "end_task"),
+    "an end without a beginning": (lambda: Method(model()).end_task([GOOD]), "no task is being learned"),
+    "a task that is not known": (lambda: learned().task(7).__enter__(), "7"),
+    "an export of a task that is not known": (lambda: learned().export(3), "3"),
+    "a state of another method": (lambda: learned(GPM).load_state_dict(learned(EWC).state_dict()), "."),
+    # Algebra and measures.
+    "a conceptor of nothing": (lambda: Conceptor.fit(torch.zeros(0, 4), aperture=1.0), "."),
+    "a conceptor of NaN": (lambda: Conceptor.fit(torch.full((3, 4), NAN), aperture=1.0), "finite|NaN|nan"),
+    "an unfinished run": (lambda: metrics.forgetting([[80.0, None]]), "not finished: 1 of 2 tasks"),
+    "an accuracy above 100": (lambda: metrics.acc([[101.0]]), r"accuracy\[0\]\[0\] is 101.0"),
+}
+
+
+@pytest.mark.parametrize("name", MISUSES)
+def test_a_misuse_is_one_clear_line(name):
+    call, message = MISUSES[name]
+    with pytest.raises((ValueError, TypeError, RuntimeError, KeyError, ArithmeticError), match=message) as refused:
+        call()
+    assert type(refused.value) is not KeyError
+    text = str(refused.value)
+    assert 10 < len(text) < 400
+    assert len(text.splitlines()) == 1
+
+
+def test_there_are_enough_of_them():
+    assert len(MISUSES) >= 60
+    assert codecl.check_method is not None
+
+
+def test_what_is_right_is_taken():
+    """The other side of the table: arrays, int32 labels, pairs, loaders over subsets, integers for floats."""
+    parts = (X.numpy(), Y.int().numpy())
+    made = task(train=parts, validation=DataLoader(TensorDataset(X, Y), shuffle=True), test=[X, Y.to(torch.uint8)])
+    assert made.train.take(torch.arange(12))[1].dtype == made.test.labels.dtype == torch.int64
+    chosen = torch.utils.data.SubsetRandomSampler([3, 4, 8])
+    part = as_part(DataLoader(TensorDataset(X, Y), sampler=chosen))
+    assert (len(part), part.take(torch.arange(3))[1].tolist()) == (3, [0, 1, 2])
+    assert isinstance(made.train, Tensors)
+    assert len(trainer(Stream("s", [made]), make=lambda m: CodeCL(m, aperture=20)).run().accuracy) == 1
+    assert len(small_stream(1)) == 1
