@@ -11,6 +11,7 @@ import torch
 
 from codecl import check_method
 from codecl.cli.main import main
+from codecl.training.check import CHECKS
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +40,7 @@ def test_it_is_as_short_as_we_say(my_method):
 
 
 def test_it_keeps_every_promise(my_method):
-    assert len(check_method(my_method)) == 9
+    assert len(check_method(my_method)) == len(CHECKS)
 
 
 def test_its_penalty_is_the_one_it_says(my_method):

@@ -250,7 +250,9 @@ class DistributedDataParallel(nn.Module):
 
 
 def test_wrappers_past_which_nothing_can_be_protected_are_refused_by_name():
-    with pytest.raises(TypeError, match="a DistributedDataParallel model is not supported yet: attach to the module"):
+    with pytest.raises(
+        TypeError, match="a DistributedDataParallel model is made anew for each task: attach to the module"
+    ):
         CodeCL(DistributedDataParallel(Net()))
     with pytest.raises(TypeError, match="'inner': a DataParallel model runs copies past the forwards"):
         CodeCL(nn.ModuleDict({"inner": nn.DataParallel(nn.Linear(2, 2))}))

@@ -226,13 +226,13 @@ def test_readings():
 @pytest.mark.parametrize(
     ("argument", "value", "expected"),
     [
-        ("trust", -0.1, "trust must be a share, 0 or more; got -0.1"),
+        ("trust", -0.1, r"trust must be a share in \[0, 1\]; got -0.1"),
         ("trust", float("nan"), "trust must be"),
         ("most_trusted", -1, "most_trusted must be a number of tasks, 0 or more; got -1"),
         ("gradient_samples", 0, "gradient_samples must be a positive number of inputs, or None for all; got 0"),
         ("gate", "second", "gate must be 'layer' or 'first'; got 'second'"),
         ("third_task", "first", "third_task must be 'any' or 'second'; got 'first'"),
-        ("closed", "*shortcut*", r"closed must be a list of name patterns; got '\*shortcut\*'"),
+        ("closed", "*shortcut*", r"closed must be a list, each text; got '\*shortcut\*'"),
         ("threshold", 2.0, "threshold must be a share"),
     ],
 )

@@ -38,7 +38,15 @@ from codecl.method.per_task import PerTask
 from codecl.method.promise import Promise
 from codecl.method.replicas import Group, Replicas
 from codecl.method.settings import check, check_types
-from codecl.method.state import ForeignState, check_directions, check_state, size, state_within_task, whole_state
+from codecl.method.state import (
+    ForeignState,
+    check_directions,
+    check_finite,
+    check_state,
+    size,
+    state_within_task,
+    whole_state,
+)
 from codecl.method.watch import warn_of_full_layers
 from codecl.text import unknown_name
 
@@ -217,6 +225,7 @@ class Method:
         self._check_attached()
         if not self.is_learning:
             raise RuntimeError("no task is being learned: call begin_task(task, loader) first.")
+        check_finite(self.model)
         self._guards.warn_if_left_out(self.tasks[-1])
         self._guards.repair_weights()
         self.hold_frozen()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from codecl.method.method import Method
@@ -41,6 +42,16 @@ def state_within_task(method: Method, replay: bool) -> dict[str, Any]:
     memory = {key: value for key, value in method.memory_state().items() if key in keys}
     learned = [parameter.detach().clone() for parameter in method.parameters()]
     return {"within_task": True, "parameters": learned, "memory": memory}
+
+
+def check_finite(model: nn.Module) -> None:
+    """Refuse to remember a network that diverged."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and not bool(torch.isfinite(parameter).all()):
+            raise ValueError(
+                f"'{name}' holds NaN or infinite values: the task is not remembered. Find where the network diverged "
+                "(a learning rate too high, a division by zero), and put back weights from before."
+            )
 
 
 def check_state(state: Any, method: Method) -> None:
