@@ -14,6 +14,7 @@ from codecl.runs.events import NoticeEvent
 from codecl.runs.launch import find_launcher
 from codecl.runs.launch_ray import Tail, go_on
 from codecl.runs.run_many import Children
+from codecl.runs.trackers import PARENT
 from tests.runs.running import codecl, epochs_of, launching, log_of, result_of
 
 TINY = ("--tasks", "2", "--epochs", "2", "--set", "batch_size=200")
@@ -43,6 +44,14 @@ def test_a_log_that_is_cut_and_grows_again(tmp_path):
     assert Tail(path).new() == []  # what was there before is no news
 
 
+def test_a_worker_is_left_as_it_was(tmp_path, monkeypatch):
+    """What a run was told of where it belongs, and where it ran, are not told to the next one of the same process."""
+    monkeypatch.setenv(PARENT, '{"name": "mine"}')
+    home = os.getcwd()
+    assert "UsageError" in go_on(str(tmp_path / "none"), "data", str(tmp_path), (), (), '{"name": "theirs"}')
+    assert (os.environ[PARENT], os.getcwd()) == ('{"name": "mine"}', home)
+
+
 def test_what_is_prepared_runs_by_the_commands_that_are_printed(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     vary = ("sweep", "--method", "gpm", "--vary", "threshold=0.8,0.9", *TINY)
@@ -57,6 +66,7 @@ def test_what_is_prepared_runs_by_the_commands_that_are_printed(tmp_path, capsys
     assert go_on(str(tmp_path / "b/threshold=0.9/seed0"), "data", str(tmp_path), (), (), "").startswith("UsageError: ")
     assert codecl(capsys, *vary, "--prepare", "--out", "b")[0] == 0
     assert go_on(str(tmp_path / "b/threshold=0.9/seed0"), "data", str(tmp_path), (), (), "") == ""
+    assert PARENT not in os.environ  # the process has other work afterwards
     ours, theirs = (result_of(f"{out}/threshold=0.9/seed0")["accuracy"] for out in "ab")
     assert ours == theirs
     code, out, _ = codecl(capsys, *vary, "--out", "a", "--quiet")  # nothing is left to run

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from codecl.runs.events import Event, parse_log
 from codecl.runs.records import LOG, LOG_LIMIT
 from codecl.runs.run import run
 from codecl.runs.rundir import RunDirectory
-from codecl.runs.trackers import PARENT
+from codecl.runs.trackers import PARENT, belonging_to
 from codecl.runs.untrusted import read_bytes
 from codecl.text import installing
 
@@ -86,13 +87,15 @@ class Tail:
 
 
 def go_on(path: str, root: str, folder: str, accept: Sequence[str], track: Sequence[str], parent: str) -> str:
-    """Go on with the run in ``path``, in this process: it dies with the worker, and its lock with it."""
-    if os.path.isdir(folder):  # where a user's own method may be
-        os.chdir(folder)
-    os.environ[PARENT] = parent
-    directory = RunDirectory(Path(path), trust=True, accept=accept)
-    try:
-        run(directory.recipe(), directory, (), Path(root), track)
-    except Exception as error:  # what a method raised is said, not retried
-        return f"{type(error).__name__}: {error}"
+    """Go on with the run in ``path``, in this process: it dies with the worker, and its lock with it.
+
+    The process is left as it was: Ray gives it other runs afterwards.
+    """
+    here = folder if os.path.isdir(folder) else "."  # where a user's own method may be
+    with chdir(here), belonging_to(parent):
+        directory = RunDirectory(Path(path), trust=True, accept=accept)
+        try:
+            run(directory.recipe(), directory, (), Path(root), track)
+        except Exception as error:  # what a method raised is said, not retried
+            return f"{type(error).__name__}: {error}"
     return ""

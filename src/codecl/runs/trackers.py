@@ -119,14 +119,23 @@ def parent_run(names: list[str], directory: Path, experiment: str, warn: Callabl
                 told[name] = opened[-1].id
             except Exception as error:
                 warn(f"--track {name} has no run for all: {type(error).__name__}")
+    try:
+        with belonging_to(json.dumps(told)):
+            yield
+    finally:
+        for backend in opened:
+            backend.close(finished=True)
+
+
+@contextmanager
+def belonging_to(parent: str) -> Iterator[None]:
+    """The environment of runs that belong to ``parent``, which afterwards is as it was."""
     before = os.environ.get(PARENT)
-    os.environ[PARENT] = json.dumps(told)
+    os.environ[PARENT] = parent
     try:
         yield
     finally:
         os.environ.pop(PARENT) if before is None else os.environ.__setitem__(PARENT, before)
-        for backend in opened:
-            backend.close(finished=True)
 
 
 class TensorBoard:
@@ -212,7 +221,7 @@ def open_backend(name: str, directory: Path, parameters: Parameters) -> Backend:
     if file.exists():
         known = parse_json(read_text(file, MEGABYTE))
         check(IDS, known, dict[str, str])
-    backend = TRACKERS[name](directory, parameters, known.get(name), json.loads(os.environ.get(PARENT, "{}")))
+    backend = TRACKERS[name](directory, parameters, known.get(name), json.loads(os.environ.get(PARENT) or "{}"))
     directory.mkdir(parents=True, exist_ok=True)
     write_atomically(file, json.dumps(known | {name: backend.id}) + "\n")
     return backend
