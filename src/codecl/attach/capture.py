@@ -43,15 +43,19 @@ def listening(weights: Iterable[ProtectedWeight], listener: Listener) -> Iterato
 def listen(
     model: nn.Module,
     weights: Mapping[str, ProtectedWeight],
-    batches: Sequence[Any],
+    batches: Iterable[Any],
     listener: Listener,
     forward: Forward = call_with_first,
 ) -> None:
-    """Run ``batches`` through ``model``, while ``listener`` is told of every call that uses one of ``weights``."""
+    """Run ``batches`` through ``model``, while ``listener`` is told of every call that uses one of ``weights``.
+
+    They are read one at a time, and the reading is not listened to: it may use the model itself.
+    """
     every = weights.values()
-    with evaluating(model), torch.no_grad(), untouched_randomness(), _NoOtherUse(every), listening(every, listener):
+    with untouched_randomness():
         for batch in batches:
-            forward(model, batch)
+            with evaluating(model), torch.no_grad(), _NoOtherUse(every), listening(every, listener):
+                forward(model, batch)
 
 
 def check_uses(
@@ -82,7 +86,7 @@ def moments_in_pieces(weight: ProtectedWeight, kind: LayerKind, x: Any) -> Itera
 def capture_moments(
     model: nn.Module,
     weights: Mapping[str, ProtectedWeight],
-    batches: Sequence[Any],
+    batches: Iterable[Any],
     forward: Forward = call_with_first,
     moments: Callable[[ProtectedWeight, LayerKind, Any], Iterable[list[Moments]]] = moments_in_pieces,
 ) -> dict[str, list[Moments]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import chain
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -26,7 +27,7 @@ from codecl.attach import (
     survey,
     take,
 )
-from codecl.attach.batches import inputs_in, length, peek
+from codecl.attach.batches import inputs_in, length, peek, taking
 from codecl.attach.structure import Structure
 from codecl.attach.survey import Policy
 from codecl.method.gradients import Loss, add_gradients, cross_entropy_with_second, mean_gradients
@@ -48,6 +49,7 @@ from codecl.method.state import (
     whole_state,
 )
 from codecl.method.watch import warn_of_full_layers
+from codecl.randomness import untouched_randomness
 from codecl.text import unknown_name
 
 Task = int | str
@@ -373,11 +375,19 @@ class Method:
         """Show the network on its shared weights, whatever task is current."""
         return self.per_task.shared_weights()
 
-    def sample(self, loader: Iterable[Any] | None) -> list[Any]:
-        """Whole batches of ``loader``, until there are ``self.samples`` inputs."""
-        batches = take(loader, self.samples)
-        self.check_uses(batches[:1])
-        return batches
+    def sample(self, loader: Iterable[Any] | None) -> Iterable[Any]:
+        """Whole batches of ``loader``, until there are ``self.samples`` inputs; all of them as a stream to read once."""
+        if self.samples is not None:
+            batches = take(loader, self.samples)
+            self.check_uses(batches[:1])
+            return batches
+        stream = taking(loader, None)
+        if self._uses_checked:
+            return stream
+        with untouched_randomness():
+            first = [next(stream)]
+        self.check_uses(first)
+        return chain(first, stream)
 
     def check_uses(self, batches: Sequence[Any]) -> None:
         """Refuse, once, a model that uses a protected weight where its inputs cannot be captured."""

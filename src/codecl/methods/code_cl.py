@@ -70,6 +70,7 @@ class CodeCL(Method):
     expected_tasks  how many tasks share the room, each as much; None: each takes a tenth of what is left
     free_dims       K: how many shared directions are freed
     overlap         ε: the capacity ratio Θ(C_and)/Θ(C) above which they are
+    free_above      singular value in C_and from which a direction is freed, so that a layer's overlap sets its K
     samples         how many inputs a conceptor is fitted to, in whole batches; None for all
     before          under which weights the new inputs are seen: ``previous`` task's effective ones, or ``shared``
     after           under which weights the learned inputs are seen: ``shared``, or the task's ``effective`` ones
@@ -99,6 +100,7 @@ class CodeCL(Method):
         expected_tasks: int | None = None,
         free_dims: int = 80,
         overlap: float = 0.5,
+        free_above: float = 0.0,
         samples: int | None = 125,
         before: Literal["previous", "shared"] = "previous",
         after: Literal["shared", "effective"] = "shared",
@@ -116,6 +118,7 @@ class CodeCL(Method):
     ) -> None:
         check(free_dims >= 0, "free_dims", free_dims, "a number of directions, 0 or more")
         check(0 <= overlap <= 1, "overlap", overlap, "a ratio of capacities in [0, 1]")
+        check(0 <= free_above <= 1, "free_above", free_above, "a singular value in [0, 1]")
         check(samples is None or samples > 0, "samples", samples, "a positive number of inputs, or None for all")
         check(before in ("previous", "shared"), "before", before, "'previous' or 'shared'")
         check(after in ("shared", "effective"), "after", after, "'shared' or 'effective'")
@@ -130,6 +133,7 @@ class CodeCL(Method):
         check(all(0 < a < float("inf") for a in apertures), "aperture", aperture, "a finite number above 0")
         self._apertures = aperture
         self.free_dims, self.overlap, self.samples = free_dims, overlap, samples
+        self.free_above = free_above
         self.before, self.after = before, after
         self.replace, self.random_start, self.hold = replace, random_start, hold
         self.gain, self.minimum, self.tolerance = gain, minimum, tolerance
@@ -146,7 +150,7 @@ class CodeCL(Method):
 
     def prepare(self, loader: Iterable[Any] | None) -> dict[str, EffectiveWeight]:
         """Lines 3–12: how the new task overlaps with the past, and what that frees."""
-        batches = self.sample(loader)
+        batches = self._batches(loader)
         with self.shared_weights() if self.before == "shared" else nullcontext():
             last = {name: used[-1] for name, used in self.apertures_used.items()}
             fitted = self._fit(self._seen(batches), last, batches)
@@ -157,7 +161,8 @@ class CodeCL(Method):
                 continue
             C_and = [new.meet(C, self.tolerance) for new, C in zip(pre, self.memory[name], strict=True)]
             ratios = [_ratio(shared, C) for shared, C in zip(C_and, self.memory[name], strict=True)]
-            U = [C.top(self.free_dims if ratio > self.overlap else 0) for C, ratio in zip(C_and, ratios, strict=True)]
+            K = [self.free_dims if ratio > self.overlap else 0 for ratio in ratios]
+            U = [C.cut(self.free_above).top(k) for C, k in zip(C_and, K, strict=True)]
             self.note(name, overlap=fmean(ratios), shared=fmean(C.rank for C in C_and))
             if any(directions.shape[1] for directions in U):
                 changes[name] = self._mixing(self.weights[name], U)
@@ -165,7 +170,7 @@ class CodeCL(Method):
 
     def remember(self, loader: Iterable[Any] | None) -> None:
         """Lines 21–26: the inputs of the learned task join the past."""
-        batches = self.sample(loader)
+        batches = self._batches(loader)
         with self.shared_weights() if self.after == "shared" else nullcontext():
             seen = self._seen(batches)
             used = {name: self._within_room(name, several) for name, several in seen.items()} if self.room else {}
@@ -211,11 +216,15 @@ class CodeCL(Method):
             C = self.memory.get(name)
             weight.projection = project_conceptors(C, weight.parameter) if C is not None else None
 
-    def _seen(self, batches: list[Any]) -> dict[str, list[Moments]]:
+    def _batches(self, loader: Iterable[Any] | None) -> Iterable[Any]:
+        """The inputs to fit to; the adaptation of apertures reads them several times."""
+        return list(self.sample(loader)) if self.gain else self.sample(loader)
+
+    def _seen(self, batches: Iterable[Any]) -> dict[str, list[Moments]]:
         return capture_moments(self.model, self.weights, batches, self.forward, self._moments)
 
     def _fit(
-        self, seen: Mapping[str, list[Moments]], used: Mapping[str, list[float]], batches: list[Any]
+        self, seen: Mapping[str, list[Moments]], used: Mapping[str, list[float]], batches: Iterable[Any]
     ) -> dict[str, list[Conceptor]]:
         """Equation 2 for what each weight was fed, at the apertures ``used``, or the given one adapted by ``gain``."""
         fitted = {}
@@ -232,7 +241,7 @@ class CodeCL(Method):
         past = self.memory.get(name, [None] * len(seen))
         return [aperture_within(C, m, self.room * due, self.aperture[name]) for C, m in zip(past, seen, strict=True)]
 
-    def _adapt(self, fitted: dict[str, list[Conceptor]], batches: list[Any]) -> dict[str, list[Conceptor]]:
+    def _adapt(self, fitted: dict[str, list[Conceptor]], batches: Iterable[Any]) -> dict[str, list[Conceptor]]:
         def see_rows(see: Callable[[tuple[str, int], Tensor], None]) -> None:
             def add(weight: ProtectedWeight, kind: LayerKind, x: Any) -> None:
                 for stack in self._rows(kind, x):

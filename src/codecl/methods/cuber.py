@@ -145,7 +145,7 @@ class CUBER(TRGP):
 
     def remember(self, loader: Iterable[Any] | None) -> None:
         """As TRGP, and the gradient of the learned task."""
-        batches = self.sample(loader)
+        batches = list(self.sample(loader))
         G = self.gradients(batches)
         if bad := [name for name, g_t in G.items() if not bool(torch.isfinite(g_t).all())]:
             raise ValueError(
