@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from codecl.method.inference import APERTURE
 from codecl.methods import GPM, OWM, CodeCL, Method
@@ -41,6 +42,12 @@ def learn(method: Method, tasks: int = TASKS) -> Method:
 def make_model() -> MultiHead:
     torch.manual_seed(0)
     return MultiHead(MLP((D, 16, 16)), 16, [2] * TASKS, bias=True)
+
+
+def make_sequential() -> nn.Sequential:
+    """A model that does not mind a single input."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(D, 16), nn.ReLU(), nn.Linear(16, 2))
 
 
 @pytest.fixture(params=[CodeCL, GPM, OWM])
@@ -169,6 +176,56 @@ def test_a_failed_end_of_a_task_stores_nothing() -> None:
 def test_what_cannot_be_is_said(ask, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises((ValueError, RuntimeError), match=message):
         ask()
+
+
+@pytest.mark.parametrize("evidence", ["auto", ()], ids=["conceptors", "heads"])
+def test_what_is_no_batch_is_said(evidence: str) -> None:
+    method = learn(CodeCL(make_sequential(), heads=["2"], evidence=evidence), tasks=2)
+    x, _ = make_batches(0)[0]
+    for nothing in (None, "text", [], (), [1.0, 2.0]):
+        with pytest.raises(TypeError, match="a batch is a tensor of inputs, or a tuple or dict that begins with one"):
+            method.infer_task(nothing)
+    for loader in (make_batches(0), DataLoader(make_batches(0))):
+        with pytest.raises(TypeError, match="one batch is expected; got several, as of a loader"):
+            method.predict(loader)
+    with pytest.raises(ValueError, match=r"A single input is a batch of one: x\.unsqueeze\(0\)"):
+        method.predict(x[0])
+    assert torch.equal(method.infer_task([x, None]), method.infer_task(x))  # a list is a batch too
+    broken = x.clone()
+    broken[3, 0] = torch.nan
+    with pytest.raises(ValueError, match="hold NaN or infinite values: no task fits"):
+        method.infer_task(broken)
+    with method.task("auto"):
+        for bad, message in ((x[:0], "no inputs"), (x[0], "batch of one"), (broken, "NaN")):
+            with pytest.raises(ValueError, match=message):
+                method.model(bad)
+
+
+def test_novelty_of_what_is_no_loader_of_batches() -> None:
+    method = learn(CodeCL(make_sequential(), heads=["2"], evidence="auto"), tasks=2)
+    x, _ = make_batches(0)[0]
+    with pytest.raises(ValueError, match="the loader yielded no inputs"):
+        method.novelty([(x[:0],)])
+    with pytest.raises(ValueError, match="A single input is a batch of one"):
+        method.novelty(x)
+    known = method.novelty([(x,)])
+    assert method.novelty([(x[:0],), (x,)]) == known
+    assert method.novelty([(x * torch.nan,)]) == 1.0
+    assert method.novelty([(x,), (x * torch.nan,)]) == pytest.approx((known + 1) / 2)
+
+
+def test_masked_classes_do_not_count_against_a_head() -> None:
+    """An output of −∞ has probability 0, and adds nothing to the entropy."""
+
+    class Masked(MultiHead):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([super().forward(x), x.new_full((len(x), 1), -torch.inf)], 1)
+
+    torch.manual_seed(0)
+    masked = learn(CodeCL(Masked(MLP((D, 16, 16)), 16, [2] * TASKS, bias=True)))
+    plain = learn(CodeCL(make_model()))
+    x = torch.cat([make_batches(t, seed=8)[0][0] for t in range(TASKS)])
+    assert torch.equal(masked.infer_task(x), plain.infer_task(x))
 
 
 def test_evidence_of_another_number_of_tasks_is_refused() -> None:

@@ -232,6 +232,24 @@ def test_fast_presets_have_one_schedule_for_all_and_the_settings_of_their_readin
     assert make_recipe({"method": "gpm", "preset": "paper"}, {}).training["lr"] == 0.5
 
 
+def test_the_roomy_reading_is_the_papers_but_for_what_it_names(monkeypatch):
+    paper, roomy, fast = (make_recipe({"preset": preset}, {}) for preset in ("paper", "roomy", "fast-roomy"))
+    assert roomy.training == paper.training
+    assert fast.training == make_recipe({"preset": "fast"}, {}).training
+    assert fast.settings == roomy.settings
+    other = {name: value for name, value in roomy.settings.items() if value != paper.settings[name]}
+    assert other == {name: value for name, value in CodeCL.preset("roomy").items() if name in other}
+    assert other == {"room": 1.0, "norm": "per-task"}
+    file = FAST_FILE + "\n[presets.paper.training]\nlr = 0.3\n[presets.roomy.methods.code-cl]\naperture = 3.0\n"
+    monkeypatch.setattr(recipe_module, "_recipe_files", lambda benchmark: [tomllib.loads(file)])
+    roomy = make_recipe({"preset": "roomy"}, {})
+    assert (roomy.training["lr"], roomy.settings["aperture"]) == (0.3, 3.0)
+    assert make_recipe({"preset": "paper"}, {}).settings["aperture"] == 6.0
+    for preset in ("roomy", "fast-roomy"):
+        with pytest.raises(UsageError, match=f"^gpm has no preset '{preset}': it is read as paper, official.$"):
+            make_recipe({"method": "gpm", "preset": preset}, {})
+
+
 def test_a_benchmark_whose_learning_rate_was_not_chosen_has_no_fast_preset(monkeypatch):
     monkeypatch.setattr(recipe_module, "_recipe_files", lambda benchmark: [{"training": {"lr": 0.1}}])
     with pytest.raises(UsageError, match="has no preset 'fast' yet"):

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from codecl.algebra import Conceptor
 from codecl.algebra.evidence import log_density
 from codecl.algebra.tolerances import WORKING_DTYPE
-from codecl.attach import ProtectedWeight, capture_moments, evaluating, listen
+from codecl.attach import ProtectedWeight, call_with_first, capture_moments, evaluating, listen
 from codecl.attach.batches import Forward, inputs_in, rebatched, take, taking
 from codecl.attach.patching import patch
 from codecl.layers import LayerKind
@@ -100,7 +101,7 @@ class TaskEvidence:
         new = []
         for t, task in enumerate(self.tasks):
             parts = [(e[:, t] - task["mean"][name]) / task["std"][name] for name, e in evidence.items()]
-            new.append(torch.stack(parts).sum(0) < task["least"])
+            new.append(~(torch.stack(parts).sum(0) >= task["least"]))  # NaN is new to all
         return torch.stack(new).all(0)
 
     def state(self) -> dict[str, Any]:
@@ -115,7 +116,12 @@ class TaskEvidence:
 
     def _stored_evidence(self, method: Method, batch: Any, forward: Forward) -> dict[str, Tensor]:
         with _first_view(method):
-            return self._by_weight(method, [batch], self.scale, [task["factors"] for task in self.tasks], forward)
+            found = self._by_weight(method, [batch], self.scale, [task["factors"] for task in self.tasks], forward)
+        if not found:
+            raise _no_batch(
+                f"{list(self.weights)} did not see one row or more of each of its {inputs_in(batch)} inputs"
+            )
+        return found
 
     def _scales(self, method: Method, batches: Sequence[Any]) -> dict[str, float]:
         moments = capture_moments(method.model, self.weights, batches, method.forward)
@@ -171,6 +177,8 @@ def infer(method: Method, batch: Any, together: bool, forward: Forward | None = 
     learned = len(method.per_task.stored)
     if learned == 0:
         raise RuntimeError("no task has been learned yet: there is none to infer.")
+    if forward is None and method.forward is call_with_first:
+        _check_batch(batch)
     if (inputs := inputs_in(batch)) is not None and inputs < 1:
         raise ValueError("the batch has no inputs; infer_task needs at least one.")
     if method.evidence is not None and len(method.evidence.tasks) == learned:
@@ -182,6 +190,10 @@ def infer(method: Method, batch: Any, together: bool, forward: Forward | None = 
             "the task cannot be inferred: no evidence is stored and no task has a head of its own. "
             f"Make the method with evidence='auto': {type(method).__name__}(model, evidence='auto')."
         )
+    if scores.ndim != 2:
+        raise _no_batch(f"the outputs are not [inputs, classes] but {list(scores.shape[:-1])} and classes")
+    if not bool(torch.isfinite(scores).all()):
+        raise ValueError("the inputs, or what the network makes of them, hold NaN or infinite values: no task fits.")
     return scores.sum(0, keepdim=True).expand_as(scores).argmax(1) if together else scores.argmax(1)
 
 
@@ -201,7 +213,8 @@ def novelty(method: Method, loader: Iterable[Any]) -> float:
         raise RuntimeError(
             "novelty needs what is stored of learned tasks. Make the method with evidence='auto', and learn a task."
         )
-    new = [method.evidence.is_new(method, batch) for batch in taking(loader, None)]
+    batches = (batch for batch in taking(loader, None) if inputs_in(batch) != 0)
+    new = [method.evidence.is_new(method, batch) for batch in batches]
     return float(torch.cat(new).double().mean())
 
 
@@ -229,9 +242,8 @@ def _head_scores(method: Method, batch: Any, tasks: int, forward: Forward) -> Te
     """The negative entropy of the output of every task, ``[inputs, tasks]``."""
     scores = []
     for task in range(tasks):
-        log_p = _output(method, batch, task, forward).log_softmax(-1)
-        scores.append((log_p.exp() * log_p).sum(-1))
-    return torch.stack(scores, 1)
+        scores.append(-torch.special.entr(_output(method, batch, task, forward).softmax(-1)).sum(-1))
+    return torch.stack(scores, -1)
 
 
 @torch.no_grad()
@@ -240,6 +252,20 @@ def _output(method: Method, batch: Any, task: int, forward: Forward) -> Tensor:
     with method.per_task.showing(task), evaluating(method.model), untouched_randomness():
         output = forward(method.model, batch)
     return output if isinstance(output, Tensor) else output.logits
+
+
+def _check_batch(batch: Any) -> None:
+    """Refuse what the model cannot be called with, for the usual way of calling it."""
+    if isinstance(batch, DataLoader) or (
+        isinstance(batch, list) and batch and all(isinstance(one, (tuple, list, Mapping)) for one in batch)
+    ):
+        raise TypeError("one batch is expected; got several, as of a loader. Ask about each: for batch in loader: …")
+    if batch is None or (isinstance(batch, (str, tuple, list)) and inputs_in(batch) is None):
+        raise TypeError(f"a batch is a tensor of inputs, or a tuple or dict that begins with one; got {batch!r:.80}.")
+
+
+def _no_batch(why: str) -> ValueError:
+    return ValueError(f"this is no batch of inputs: {why}. A single input is a batch of one: x.unsqueeze(0).")
 
 
 def _chosen(weights: Mapping[str, ProtectedWeight], patterns: str | Sequence[str]) -> dict[str, ProtectedWeight]:

@@ -376,7 +376,7 @@ class Method:
         return self.per_task.shared_weights()
 
     def sample(self, loader: Iterable[Any] | None) -> Iterable[Any]:
-        """Whole batches of ``loader``, until there are ``self.samples`` inputs; all of them as a stream to read once."""
+        """Whole batches of ``loader`` until there are ``self.samples`` inputs; if None, a stream of all, read once."""
         if self.samples is not None:
             batches = take(loader, self.samples)
             self.check_uses(batches[:1])

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from statistics import fmean
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,7 @@ OFFICIAL: dict[str, Any] = {
     "closed": ("*shortcut*",),
     "dense_patches": ("conv1.weight", "backbone.conv1.weight"),
 }
+ROOMY: dict[str, Any] = PAPER | {"room": 1.0, "norm": "per-task"}
 
 
 class CodeCL(Method):
@@ -88,7 +89,7 @@ class CodeCL(Method):
     """
 
     name: ClassVar[str] = "code-cl"
-    presets: ClassVar[Presets] = {"paper": PAPER, "official": OFFICIAL}
+    presets: ClassVar[Presets] = {"paper": PAPER, "official": OFFICIAL, "roomy": ROOMY}
     protects: ClassVar[bool] = True
 
     def __init__(
@@ -143,6 +144,11 @@ class CodeCL(Method):
         self.apertures_used: dict[str, list[list[float]]] = {}
         """Where ``room`` sets them, the apertures of each weight: for each task, one for each of its matrices."""
         super().__init__(model, **common)
+
+    @classmethod
+    def roomy(cls, model: nn.Module, **settings: Any) -> Self:
+        """The paper's reading with a memory that leaves room for later tasks, and norms of its own for each task."""
+        return cls(model, **(cls.preset("roomy") | settings))
 
     def examine(self) -> None:
         self.aperture = by_weight("aperture", self._apertures, self.weights)

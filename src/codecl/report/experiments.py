@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from codecl.benchmarks.registry import BENCHMARKS
 from codecl.methods import METHODS
 from codecl.report.records import Run
-from codecl.runs.recipe import PRESETS, Recipe, make_recipe
+from codecl.runs.recipe import FAST_PRESETS, PRESETS, Recipe, make_recipe
 from codecl.runs.records import Result
 from codecl.runs.typed import is_number
 from codecl.text import one_line, plain, shown
@@ -30,7 +30,8 @@ IDENTITY = ("method", "benchmark", "preset", "quick", "data", "tasks")
 class Condition:
     """What must be the same for two numbers to stand side by side.
 
-    ``epochs`` is None for the whole schedule of a recipe file: some methods have longer ones than others.
+    ``epochs`` is None for the whole schedule of a recipe file: some methods have longer ones than others. The fast
+    presets have one schedule, whatever the reading: all of them are ``fast`` here.
     """
 
     benchmark: str
@@ -98,6 +99,12 @@ class Experiment:
         return self.first.method
 
     @property
+    def title(self) -> str:
+        """The method, and its reading where the condition leaves that open and it is not the paper's."""
+        reading = FAST_PRESETS.get(self.first.preset, "paper")
+        return self.first.title if reading == "paper" else f"{self.first.title} ({reading})"
+
+    @property
     def joint(self) -> bool:
         """Whether all tasks are learned at once: an upper bound and not continual learning."""
         return self.first.joint
@@ -108,7 +115,8 @@ class Experiment:
         recipe = published_recipe(r.method, r.benchmark, r.preset)
         whole = recipe is not None and recipe.training["epochs"] == epochs
         switches = tuple(sorted(r.switches.items()))
-        return Condition(r.benchmark, r.preset, r.tasks, None if whole else epochs, r.quick, r.data, switches)
+        preset = "fast" if r.preset in FAST_PRESETS else r.preset
+        return Condition(r.benchmark, preset, r.tasks, None if whole else epochs, r.quick, r.data, switches)
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -134,7 +142,7 @@ class Experiment:
         """The method and the values to name; ``also`` names further ones, ``without`` leaves one out."""
         keys = [key for key in self.values if key in (*self.named, *also) and key != without]
         values = [f"{short_key(key)} = {shown(self.values[key])}" for key in keys]
-        return one_line(", ".join([self.first.title, *values]))
+        return one_line(", ".join([self.title, *values]))
 
     def seeds(self) -> str:
         return f"seed{'s' * (len(self.runs) > 1)} {', '.join(str(run.seed) for run in self.runs)}"

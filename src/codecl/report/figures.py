@@ -123,7 +123,7 @@ def tradeoff(experiments: Sequence[Experiment], styles: Styles, name: str) -> Dr
             axes.plot([value], [acc_of(e)], **styles[e] | {"linestyle": "none"})
             if "label" not in styles[e]:
                 at = {"xytext": (3, 0), "textcoords": "offset points", "va": "center"}
-                labels.append((axes, axes.annotate(e.first.title, (value, acc_of(e)), **at)))
+                labels.append((axes, axes.annotate(e.title, (value, acc_of(e)), **at)))
         axes.set_xscale(**_scale(sorted(amounts)))
         drawing.few_ticks(axes, amounts, measure.column.show)
         axes.set_xlabel(heading)
@@ -190,7 +190,7 @@ def ablation(ablations: Sequence[Ablation], name: str) -> Drawing:
     if panels[0].get_legend_handles_labels()[0]:
         drawing.legend_below(figure, panels[0], columns=2)
     drawing.hide_touching(figure, panels[1].get_xticklabels())
-    who = first.first.first.title if several else first.label
+    who = first.first.title if several else first.label
     return drawing.render(figure, name, f"ACC and BWT over {first.name}: {who}, {first.condition}.")
 
 

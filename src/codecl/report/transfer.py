@@ -73,7 +73,8 @@ def find_transfers(experiments: Sequence[Experiment], baseline: str) -> list[Tra
         others = [e for e in group if not e.joint]  # where all tasks are learned at once, nothing is transferred
         candidates = [e for e in others if e.method == baseline]
         usual = [e for e in candidates if not e.departures]
-        base = next((some[0] for some in (usual, candidates) if len(some) == 1), None)
+        as_printed = [e for e in usual if e.title == e.first.title]
+        base = next((some[0] for some in (as_printed, usual, candidates) if len(some) == 1), None)
         seeds = {run.seed for run in base.runs} if base is not None else set()
         common = {e: tuple(run for run in e.runs if run.seed in seeds) for e in others}
         paired = [replace(e, runs=runs) for e, runs in common.items() if runs]

@@ -25,8 +25,12 @@ from codecl.runs.untrusted import MEGABYTE, parse_toml, read_text, to_toml, toml
 from codecl.text import unknown_name
 from codecl.training.plan import Plan
 
-PRESETS = {"paper": "paper", "official": "official", "fast": "paper", "fast-official": "official"}
-"""The presets, and the reading of the method that each takes. The fast ones train by one short schedule for all."""
+READINGS = {"paper": ("paper",), "official": ("official",), "roomy": ("paper", "roomy")}
+"""The readings of a method, and the presets in recipe files that each takes its values from; later ones win."""
+FAST_PRESETS = {"fast": "paper", "fast-official": "official", "fast-roomy": "roomy"}
+"""Those that train by one short schedule for all, so that their runs can be compared."""
+PRESETS = {reading: reading for reading in READINGS} | FAST_PRESETS
+"""The presets, and the reading of the method that each takes."""
 TABLES = ("training", "settings", "data")
 QUICK_EPOCHS = 15
 FAST = {"rule": "annealed", "epochs": 15}
@@ -89,12 +93,14 @@ def make_recipe(asked: Mapping[str, Any], changes: Mapping[str, Any], epochs: in
     if recipe.preset not in PRESETS:
         raise UsageError(unknown_name("preset", recipe.preset, PRESETS))
     method, switches = find_method(recipe.method), find_benchmark(recipe.benchmark).switches
+    if (reading := PRESETS[recipe.preset]) not in method.presets:
+        raise UsageError(f"{recipe.method} has no preset {recipe.preset!r}: it is read as {', '.join(method.presets)}.")
     published = _published(recipe.benchmark, recipe.method, recipe.preset)
     settings, plan = setting_defaults(method), _plan_defaults()
     training = plan | published["training"] | recipe.training
     tables: dict[str, dict[str, Any]] = {
         "training": training,
-        "settings": settings | method.preset(PRESETS[recipe.preset]) | published["settings"] | recipe.settings,
+        "settings": settings | method.preset(reading) | published["settings"] | recipe.settings,
         "data": {switch: choices[0] for switch, choices in switches.items()} | recipe.data,
     }
     for table, known in {"training": plan, "settings": settings, "data": switches}.items():
@@ -220,10 +226,11 @@ def _published(benchmark: str, method: str, preset: str) -> dict[str, dict[str, 
     settings of its reading, and a schedule that is the same for all methods unless it names one itself.
     """
     files = _recipe_files(benchmark)
-    reading = [layer for file in files for layer in (file, file.get("presets", {}).get(PRESETS[preset], {}))]
+    presets = READINGS[PRESETS[preset]]
+    reading = [layer for file in files for layer in (file, *(file.get("presets", {}).get(p, {}) for p in presets))]
     fast = [file["presets"]["fast"] for file in files if "fast" in file.get("presets", {})]
     schedules = reading
-    if preset != PRESETS[preset]:
+    if preset in FAST_PRESETS:
         if files and not fast:
             raise UsageError(f"{benchmark} has no preset {preset!r} yet: its learning rate was not chosen. Use paper.")
         schedules = [*({"training": file.get("training", {})} for file in files), {"training": FAST}, *fast]
