@@ -156,7 +156,7 @@ class Method:
 
     @classmethod
     def preset(cls, name: str) -> dict[str, Any]:
-        """The settings of the preset ``name``, ``paper`` or ``official``."""
+        """The settings of the preset ``name``, one of ``presets``."""
         if name not in cls.presets:
             raise ValueError(unknown_name("preset", name, cls.presets))
         return dict(cls.presets[name])
