@@ -63,6 +63,11 @@ def amount(number: Callable[[Result], float | None]) -> Callable[[Experiment], C
     return lambda e: replace(mean(e), spread=mean(e).spread or None)
 
 
+def inferred(field: str) -> Callable[[Experiment], Cell]:
+    """The mean of what was measured without telling the task."""
+    return over_seeds(lambda r: r.inference[field] if r.inference else None)
+
+
 def in_bytes(value: float) -> str:
     return size(round(value))
 
@@ -108,6 +113,23 @@ SPACE = [
     MEMORY,
     Measure(Column("of it per task", in_bytes), amount(lambda r: r.bytes["per_task"])),
 ]
+INFERRED = [
+    ACC._replace(column=Column("told %")),
+    Measure(
+        Column("inferred %", best="highest"), inferred("inferred"),
+        "Told and inferred: ACC where the task of each input is told, and where it is inferred from the input alone.",
+    ),
+    Measure(
+        Column("tasks right %", best="highest"), inferred("tasks_right"),
+        "Tasks right: for how many inputs the task is inferred right, one input at a time.",
+    ),
+    Measure(
+        Column("together %", best="highest"), inferred("tasks_right_together"),
+        "Together: the same for several inputs of one task at a time, 16 unless the records say otherwise.",
+    ),
+    Measure(Column("by"), lambda e: Cell((e.first.inference or {}).get("evidence"))),
+    MEMORY,
+]  # fmt: skip
 TIMES = [
     TIME,
     Measure(Column("training epoch", "{:.2f} s".format), amount(epoch_seconds)),
@@ -141,10 +163,16 @@ def analyse(runs: Iterable[Run], baseline: str) -> Analysis:
         table_by_condition(RESULTS, "Results", main, result_measures(transfers, baseline)),
         table_by_condition("measures", "Further measures", main, FURTHER),
         *ablation_tables(ablations),
+        table_by_condition("inference", "Without telling the task", inferring(experiments), INFERRED),
         table_by_condition("memory", "Memory", main, SPACE),
         table_by_condition("time", "Time", main, TIMES),
     ]
     return Analysis(experiments, main, ablations, transfers, [table for table in tables if table.sections])
+
+
+def inferring(experiments: Iterable[Experiment]) -> list[Experiment]:
+    """Those in which the task was not told, too."""
+    return [e for e in experiments if any(run.result.inference for run in e.runs)]
 
 
 def acc_of(e: Experiment) -> float:
