@@ -1,5 +1,8 @@
-"""Trackers: what they are told, real TensorBoard event files, a real MLflow with a local store."""
+"""Trackers: what they are told, and what becomes of a run whose tracker fails."""
 
+import contextlib
+import json
+import os
 import sys
 import types
 
@@ -8,38 +11,9 @@ import pytest
 from codecl.errors import UsageError
 from codecl.runs import trackers
 from codecl.runs.events import make_event
-from codecl.runs.recipe import make_recipe
-from codecl.runs.trackers import Tracker
+from codecl.runs.trackers import PARENT, Tracker, parent_run, run_title
 from tests.runs.running import SMALL, codecl, log_of, result_of
-
-RECIPE = make_recipe({"method": "finetune", "seed": 3}, {})
-EPOCH = {
-    "event": "epoch", "task": 0, "epoch": 1, "of": 9, "loss": 2, "validation_loss": 1.5, "validation_accuracy": 40.0,
-    "lr": 0.1, "seconds": 1.0,
-}  # fmt: skip
-TASK = {"event": "task", "name": "a", "layers": {}}
-EVENTS = [
-    EPOCH,
-    EPOCH | {"epoch": 2},
-    TASK | {"task": 0, "accuracy": [80.0, None], "bytes": {"memory": 5, "per_task": 1}},
-    EPOCH | {"task": 1},
-    TASK | {"task": 1, "accuracy": [70.0, 90.0], "bytes": {"memory": 7, "per_task": 1}},
-]
-RESUME = {"event": "resume", "task": 1, "epoch": 0, "epochs": [2]}
-OF_EPOCH = {"loss": 2.0, "validation_loss": 1.5, "validation_accuracy": 40.0, "lr": 0.1}
-EXPECTED = [
-    *(("task", 1.0, 1), *((name, value, 1) for name, value in OF_EPOCH.items())),
-    *(("task", 1.0, 2), *((name, value, 2) for name, value in OF_EPOCH.items())),
-    ("test accuracy/task 1", 80.0, 2),
-    ("ACC", 80.0, 2),
-    ("memory bytes", 5.0, 2),
-    *(("task", 2.0, 3), *((name, value, 3) for name, value in OF_EPOCH.items())),
-    ("test accuracy/task 1", 70.0, 3),
-    ("test accuracy/task 2", 90.0, 3),
-    ("ACC", 80.0, 3),
-    ("BWT", -10.0, 3),
-    ("memory bytes", 7.0, 3),
-]
+from tests.runs.tracking import EPOCH, EVENTS, EXPECTED, RECIPE, RESUME, TASK, track
 
 
 class Notes:
@@ -84,14 +58,6 @@ def notes(monkeypatch):
     for name in ("notes", "down", "breaks-down"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     return made
-
-
-def track(name, path, *events):
-    warnings = []
-    tracker = Tracker(name, path, RECIPE, warnings.append)
-    for event in events:
-        tracker(make_event(event))
-    return tracker, warnings
 
 
 def test_numbers_arrive_over_one_continuous_step_with_tasks_counted_from_1(notes, tmp_path):
@@ -167,79 +133,69 @@ def test_trackers_are_closed_when_a_run_fails(notes, tmp_path, capsys):
     assert notes[0].closed is False
 
 
+def test_a_parent_run_is_finished_unless_its_runs_were_stopped(notes, tmp_path, monkeypatch):
+    monkeypatch.setitem(trackers.TRACKERS, "mlflow", Notes)
+    for stops in (False, True):
+        with contextlib.suppress(KeyboardInterrupt), parent_run(["mlflow"], tmp_path / "c", "digits", print):
+            assert json.loads(os.environ[PARENT])["mlflow"] == "first"
+            if stops:
+                raise KeyboardInterrupt
+    assert [note.closed for note in notes] == [True, False]
+    assert PARENT not in os.environ
+
+
+@pytest.mark.parametrize("when", ["opened", "closed"])
+def test_a_parent_run_whose_server_is_down_is_one_warning(when, notes, tmp_path, monkeypatch):
+    class Falls(Notes):
+        def close(self, finished):
+            raise ConnectionError("gone")
+
+    monkeypatch.setitem(trackers.TRACKERS, "mlflow", Down if when == "opened" else Falls)
+    warnings, went_on = [], []
+    with parent_run(["mlflow"], tmp_path / "c", "digits", warnings.append):
+        went_on.append(True)
+    says = "refused by the server" if when == "opened" else "gone"
+    assert warnings == [f"--track mlflow does not work and is left out: ConnectionError: {says}"]
+    assert went_on == [True]
+
+
+def test_a_run_is_called_by_its_place_in_its_sweep(tmp_path):
+    above = {"directory": str(tmp_path / "s")}
+    assert run_title(tmp_path / "s" / "aperture=4" / "seed0", above) == "aperture=4/seed0"
+    assert run_title(tmp_path / "elsewhere" / "a", above) == "a"
+    assert run_title(tmp_path / "elsewhere" / "a", {}) == "a"
+
+
+def test_trackers_of_a_search_are_looked_for_before_it_begins(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    command = ("sweep", "--search", "aperture=1..9", "--trials", "1", *SMALL, "--out", tmp_path / "s")
+    code, _, err = codecl(capsys, *command, "--track", "mlflow")
+    assert (code, "--track mlflow needs the package mlflow" in err) == (2, True)
+    assert not (tmp_path / "s").exists()
+
+
+def test_the_trials_of_a_search_are_tracked(notes, tmp_path, capsys):
+    pytest.importorskip("optuna", reason="optuna is not installed")
+    command = ("sweep", "--search", "aperture=1..9", "--trials", "2", *SMALL, "--out", tmp_path / "s", "--quiet")
+    assert codecl(capsys, *command, "--track", "notes")[::2] == (0, "")
+    assert [note.parent["name"] for note in notes] == ["s", "s"]
+    assert [note.closed for note in notes] == [True, True]
+    assert len({note.parameters["settings.aperture"] for note in notes}) == 2
+
+
+def test_prepared_commands_pass_trackers_on(notes, tmp_path, capsys):
+    command = ("sweep", "--method", "gpm", "--vary", "threshold=0.8", *SMALL, "--out", tmp_path / "s", "--prepare")
+    code, out, _ = codecl(capsys, *command, "--track", "notes", "--accept", "torch")
+    assert code == 0
+    assert out.endswith("--quiet --accept torch --track notes\n")
+
+
 def test_the_ids_of_trackers_are_read_with_care(notes, tmp_path):
     (tmp_path / "trackers.json").write_text('{"notes": 3}')
     _, warnings = track("notes", tmp_path, *EVENTS)
     assert warnings == [
         "--track notes does not work and is left out: ValueError: trackers.json.notes must be text; got 3."
     ]
-
-
-def test_tensorboard_writes_event_files_that_it_reads(tmp_path, capsys):
-    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="no tensorboard")
-    path = tmp_path / "run"
-    arguments = ("run", "--method", "finetune", *SMALL, "--out", path, "--quiet", "--track", "tensorboard")
-    assert codecl(capsys, *arguments)[::2] == (0, "")
-    found = reading.EventAccumulator(str(path / "tensorboard"))
-    found.Reload()
-    assert [event.step for event in found.Scalars("loss")] == [1, 2, 3, 4]
-    assert found.Scalars("ACC")[-1].value == pytest.approx(result_of(path)["acc"], rel=1e-6)
-    assert [event.step for event in found.Scalars("test accuracy/task 1")] == [2, 4]
-    (text,) = found.Tensors("recipe/text_summary")
-    assert "| training.batch_size | 100 |" in text.tensor_proto.string_val[0].decode()
-
-
-@pytest.fixture
-def store(tmp_path, monkeypatch):
-    """A local store of a real MLflow."""
-    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    return mlflow.MlflowClient()
-
-
-def test_mlflow_has_parameters_metrics_and_one_run_over_a_stop(store, tmp_path):
-    first, warnings = track("mlflow", tmp_path / "run", *EVENTS[:3])
-    first.close()
-    (tmp_path / "run" / "log.jsonl").write_text("".join(make_event(event).to_line() for event in EVENTS[:3]))
-    (experiment,) = [e for e in store.search_experiments() if e.name == "permuted-digits"]
-    (run,) = store.search_runs([experiment.experiment_id])
-    assert run.info.status == "KILLED"
-    second, again = track("mlflow", tmp_path / "run", RESUME, *EVENTS[3:])
-    second.close()
-    assert warnings == again == []
-    (run,) = store.search_runs([experiment.experiment_id])
-    assert (run.info.status, run.info.run_name) == ("FINISHED", "run")
-    assert run.data.params["training.lr"] == "0.1"
-    assert run.data.metrics["BWT"] == -10.0
-    for name in {name for name, _, _ in EXPECTED}:
-        history = [(name, m.value, m.step) for m in store.get_metric_history(run.info.run_id, name)]
-        assert sorted(history) == sorted(item for item in EXPECTED if item[0] == name)
-
-
-@pytest.mark.slow
-def test_a_comparison_is_a_parent_run_of_its_runs(store, tmp_path, capsys):
-    out = tmp_path / "c"
-    command = ("compare", "--methods", "finetune,gpm", *SMALL, "--out", out, "--quiet", "--track", "mlflow")
-    code, _, err = codecl(capsys, *command)
-    assert (code, err) == (0, "")
-    (experiment,) = [e for e in store.search_experiments() if e.name == "permuted-digits"]
-    runs = {run.info.run_name: run for run in store.search_runs([experiment.experiment_id])}
-    assert runs.keys() == {"c", "finetune-seed0", "gpm-seed0"}
-    for name in ("finetune-seed0", "gpm-seed0"):
-        assert runs[name].data.tags["mlflow.parentRunId"] == runs["c"].info.run_id
-        assert runs[name].data.metrics["ACC"] == pytest.approx(result_of(out / name)["acc"])
-    assert {run.info.status for run in runs.values()} == {"FINISHED"}
-
-
-@pytest.mark.slow
-def test_a_real_mlflow_whose_server_is_down_is_one_warning(tmp_path, capsys, monkeypatch):
-    pytest.importorskip("mlflow", reason="mlflow is not installed")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    out = ("--out", tmp_path / "run", "--quiet", "--track", "mlflow")
-    code, _, err = codecl(capsys, "run", "--method", "finetune", *SMALL, *out)
-    assert (code, err.count("\n")) == (0, 1), err
-    assert err.startswith("codecl: --track mlflow does not work and is left out: ")
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])

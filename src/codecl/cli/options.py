@@ -124,3 +124,8 @@ def default_out(recipe: Recipe) -> Path:
 def say(text: str) -> None:
     """One line on standard error."""
     print(" ".join(text.splitlines()), file=sys.stderr)
+
+
+def warn(text: str) -> None:
+    """One line on standard error, under the name of the command."""
+    say(f"codecl: {text}")

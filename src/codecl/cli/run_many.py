@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from codecl.cli.options import Parser, check_trackers, data_root, display_for, recipe_options, say
+from codecl.cli.options import Parser, check_trackers, data_root, display_for, recipe_options, say, warn
 from codecl.errors import FAILED, UsageError
 from codecl.runs.launch import LOCAL, commands, find_launcher
 from codecl.runs.progress import print_json
@@ -63,11 +63,11 @@ def run_and_show(
     check_trackers(options)
     root = data_root(options)
     if options.prepare:
-        print("\n".join(commands(prepare_all(recipes, out, root), root)))
+        print("\n".join(commands(prepare_all(recipes, out, root), root, options.accept, options.track)))
         return 0
     jobs = options.jobs or (1 if options.on == LOCAL else len(recipes))
     launcher = find_launcher(options.on, root, options.accept, options.track)
-    parent = parent_run(options.track, out, next(iter(recipes.values())).benchmark, say)
+    parent = parent_run(options.track, out, next(iter(recipes.values())).benchmark, warn)
     with closing(display_for(options, recipes)) as display:
         results, failures = run_all(recipes, out, jobs, display.show, root, launcher, parent)
     if options.json:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from codecl.cli.options import data_root, default_out, make_recipe_for, parse_changes, say
+from codecl.cli.options import check_trackers, data_root, default_out, make_recipe_for, parse_changes, say, warn
 from codecl.cli.run_many import parse_seeds
 from codecl.errors import FAILED, UsageError
 from codecl.runs.launch import LOCAL
 from codecl.runs.progress import print_json
 from codecl.runs.search import Search, Trial, parse_ranges
+from codecl.runs.trackers import parent_run
 from codecl.text import table
 
 SHOWN = 10
@@ -25,6 +26,7 @@ def search(options: argparse.Namespace) -> int:
         )
     if options.trials < 1:
         raise UsageError(f"--trials must be 1 or more; got {options.trials}.")
+    check_trackers(options)
     base = make_recipe_for(options, {})
     out: Path = options.out or default_out(base) / f"{base.method.replace(':', '.')}-search"
     found = Search(
@@ -34,8 +36,11 @@ def search(options: argparse.Namespace) -> int:
         parse_seeds(options),
         data_root(options),
         (lambda text: None) if options.quiet else say,
+        options.track,
+        options.accept,
     )
-    found.run(options.trials)
+    with parent_run(options.track, out, base.benchmark, warn):
+        found.run(options.trials)
     trials = found.ended()
     best = trials[0] if trials and trials[0].state == "complete" else None
     if options.json:

@@ -12,7 +12,7 @@ from codecl.errors import UsageError
 from codecl.runs.events import Event
 from codecl.runs.plugins import is_plugin
 from codecl.runs.recipe import read_recipe
-from codecl.runs.run_many import Children
+from codecl.runs.run_many import Children, pass_on
 from codecl.runs.rundir import RunDirectory
 
 LOCAL, RAY = "local", "ray"
@@ -44,12 +44,15 @@ def find_launcher(place: str, root: Path, accept: Sequence[str] = (), track: Seq
     raise UsageError(f"--on takes {LOCAL}, {RAY}, or {RAY}://HOST:PORT; got {place!r}.")
 
 
-def commands(directories: Mapping[str, RunDirectory], root: Path) -> list[str]:
+def commands(
+    directories: Mapping[str, RunDirectory], root: Path, accept: Sequence[str] = (), track: Sequence[str] = ()
+) -> list[str]:
     """The command that carries out each run, wherever and whenever it is given; the same again goes on."""
+    passed_on = pass_on(accept, track)
     lines = []
     for directory in directories.values():
         stated = read_recipe(directory.recipe_file)
         trust = ["--trust"] * any(is_plugin(str(stated.get(name, ""))) for name in ("method", "benchmark"))
-        words = ["codecl", "run", "--resume", str(directory.path), "--data-dir", str(root), "--quiet", *trust]
-        lines.append(shlex.join(words))
+        words = ["codecl", "run", "--resume", str(directory.path), "--data-dir", str(root), "--quiet"]
+        lines.append(shlex.join([*words, *trust, *passed_on]))
     return lines

@@ -94,6 +94,12 @@ def run_all(
     return results, [end for end in ended.values() if isinstance(end, Failure)]
 
 
+def pass_on(accept: Sequence[str], track: Sequence[str]) -> list[str]:
+    """The words of a command for what is no part of a recipe."""
+    given = {"--accept": accept, "--track": track}
+    return [word for option, names in given.items() for name in names for word in (option, name)]
+
+
 @dataclass
 class Children:
     """The processes of the runs."""
@@ -111,9 +117,8 @@ class Children:
         With ``-P`` no module in the current directory takes the place of one of Python's; a user's own method or
         benchmark is found there all the same (``plugins``).
         """
-        passed_on = {"--accept": self.accept, "--track": self.track}
-        words = [word for option, names in passed_on.items() for name in names for word in (option, name)]
-        command = [sys.executable, "-P", "-m", "codecl", "run", "--resume", str(path), "--json", "--trust", *words]
+        command = [sys.executable, "-P", "-m", "codecl", "run", "--resume", str(path), "--json", "--trust"]
+        command += pass_on(self.accept, self.track)
         with (
             tempfile.TemporaryFile("w+") as errors,
             subprocess.Popen(

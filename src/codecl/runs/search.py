@@ -21,6 +21,7 @@ from codecl.runs.events import Event, TaskEvent
 from codecl.runs.recipe import Recipe
 from codecl.runs.run import Observer, run
 from codecl.runs.rundir import RunDirectory
+from codecl.text import installing
 from codecl.training.engine import Trainer
 from codecl.training.schedule import Diverged
 
@@ -99,6 +100,8 @@ class Search:
         seeds: every trial is run with each; pruning looks at the first.
         root: the directory of the data sets.
         tell: called with a line about every trial that ends.
+        track: the names of the trackers that watch every run.
+        accept: what may differ from what checkpoints were made with.
     """
 
     def __init__(
@@ -109,13 +112,16 @@ class Search:
         seeds: Sequence[int],
         root: Path,
         tell: Callable[[str], None],
+        track: Sequence[str] = (),
+        accept: Sequence[str] = (),
     ) -> None:
         if importlib.util.find_spec("optuna") is None:
-            raise UsageError("--search needs the package optuna: pip install 'codecl[optuna]'.")
+            raise UsageError(f"--search needs the package optuna: {installing('optuna')}.")
         optuna: Any = importlib.import_module("optuna")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.optuna, self.out, self.ranges, self.make = optuna, out, ranges, make
         self.seeds, self.root, self.tell = seeds, root, tell
+        self.track, self.accept = track, accept
         recipe = make({r.name: int(r.low) if r.whole else r.low for r in ranges}).to_toml()
         asked = {"recipe": recipe, "ranges": [vars(r) for r in ranges], "seeds": list(seeds)}
         out.mkdir(parents=True, exist_ok=True)
@@ -200,7 +206,9 @@ class Search:
 
             return see
 
-        run(recipe, RunDirectory(self.directory(trial.number) / name), (), self.root, watching=watching)
+        directory = RunDirectory(self.directory(trial.number) / name, accept=self.accept)
+        directory.on_notice = self.tell
+        run(recipe, directory, (), self.root, self.track, watching=watching)
         return float(self.study.trials[trial.number].user_attrs[name])
 
     def _last(self, trial: Any) -> float | None:

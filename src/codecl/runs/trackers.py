@@ -10,7 +10,7 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,8 +27,12 @@ from codecl.text import installing, shown, unknown_name
 IDS = "trackers.json"
 PARENT = "CODECL_PARENT_RUN"
 """The environment variable by which ``compare`` and ``sweep`` tell their runs what they belong to."""
-MLFLOW_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""How long a server that is down may hold up a run, unless the user says otherwise."""
+MLFLOW_MANNERS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # how long a server that is down may hold up a run
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # our output is the result's, with --json for programs
+}
+"""What holds unless the user's environment says otherwise."""
 Parameters = dict[str, str]
 
 
@@ -103,28 +107,40 @@ class Tracker:
             yield
         except Exception as error:
             self._backend = None
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            self.warn(f"--track {self.name} does not work and is left out: {reason:.200}")
+            self.warn(left_out(self.name, error))
 
 
 @contextmanager
-def parent_run(names: list[str], directory: Path, experiment: str, warn: Callable[[str], None]) -> Iterator[None]:
-    """What the runs of a comparison belong to, for the processes that are started within it."""
-    told: dict[str, str] = {"name": directory.name}
-    opened: list[Backend] = []
-    for name in names:
-        if name == "mlflow":
-            try:
-                opened.append(open_backend(name, directory, {"benchmark": experiment}))
-                told[name] = opened[-1].id
-            except Exception as error:
-                warn(f"--track {name} has no run for all: {type(error).__name__}")
+def parent_run(names: Sequence[str], directory: Path, experiment: str, warn: Callable[[str], None]) -> Iterator[None]:
+    """What the runs below ``directory`` belong to, for those that are started within it.
+
+    MLflow has a run of its own for it, whose failure is one warning; Weights & Biases has a group.
+    """
+    told = {"name": directory.name, "directory": str(directory.resolve())}
+    parent: Backend | None = None
+    finished = False
     try:
+        if "mlflow" in names:
+            try:
+                parent = open_backend("mlflow", directory, {"benchmark": experiment})
+                told["mlflow"] = parent.id
+            except Exception as error:
+                warn(left_out("mlflow", error))
         with belonging_to(json.dumps(told)):
             yield
+        finished = True
     finally:
-        for backend in opened:
-            backend.close(finished=True)
+        if parent is not None:
+            try:
+                parent.close(finished)
+            except Exception as error:
+                warn(left_out("mlflow", error))
+
+
+def left_out(name: str, error: Exception) -> str:
+    """One line on a tracker that fails."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"--track {name} does not work and is left out: {reason:.200}"
 
 
 @contextmanager
@@ -163,7 +179,7 @@ class MLflow:
     """A run of an MLflow server or store, in the experiment of the benchmark."""
 
     def __init__(self, directory: Path, parameters: Parameters, known: str | None, parent: Mapping[str, str]) -> None:
-        for name, value in MLFLOW_PATIENCE.items():
+        for name, value in MLFLOW_MANNERS.items():
             os.environ.setdefault(name, value)
         self._entities = _import("mlflow").entities
         self._client = _import("mlflow").MlflowClient()
@@ -174,7 +190,7 @@ class MLflow:
         experiment = self._client.get_experiment_by_name(parameters["benchmark"])
         found = experiment.experiment_id if experiment else self._client.create_experiment(parameters["benchmark"])
         tags = {"mlflow.parentRunId": parent["mlflow"]} if "mlflow" in parent else {}
-        self.id = self._client.create_run(found, run_name=directory.name, tags=tags).info.run_id
+        self.id = self._client.create_run(found, run_name=run_title(directory, parent), tags=tags).info.run_id
         self._client.log_batch(self.id, params=[self._entities.Param(*pair) for pair in parameters.items()])
 
     def log(self, values: dict[str, float], step: int) -> None:
@@ -191,8 +207,8 @@ class WeightsAndBiases:
 
     def __init__(self, directory: Path, parameters: Parameters, known: str | None, parent: Mapping[str, str]) -> None:
         self._run = _import("wandb").init(
-            project="codecl", name=directory.name, dir=str(directory), config=parameters, group=parent.get("name"),
-            id=known, resume="allow",
+            project="codecl", name=run_title(directory, parent), group=parent.get("name"), dir=str(directory),
+            config=parameters, id=known, resume="allow",
         )  # fmt: skip
         self.id = str(self._run.id)
 
@@ -225,6 +241,13 @@ def open_backend(name: str, directory: Path, parameters: Parameters) -> Backend:
     directory.mkdir(parents=True, exist_ok=True)
     write_atomically(file, json.dumps(known | {name: backend.id}) + "\n")
     return backend
+
+
+def run_title(directory: Path, parent: Mapping[str, str]) -> str:
+    """What a run is called: its place below that of its comparison or sweep, ``aperture=4/seed0``."""
+    directory = directory.resolve()
+    above = Path(parent["directory"]) if "directory" in parent else directory.parent
+    return (directory.relative_to(above) if directory.is_relative_to(above) else Path(directory.name)).as_posix()
 
 
 def _parameters(recipe: Recipe) -> Parameters:
