@@ -158,9 +158,10 @@ class ProtectedWeight:
             self.deliver(self.matrices(G))
         return G
 
-    def digest(self) -> Tensor:
-        """A few numbers that change when the rows do whose turn it is."""
-        return self.probe(self.matrices())
+    def some_rows(self, block: slice) -> Tensor:
+        """A copy of some rows of the matrices that are projected, taken as ``[g·o, d]``."""
+        W = self.matrices().detach()
+        return W.reshape(-1, W.shape[-1])[block].clone()
 
     def difference(self, before: Any) -> Tensor:
         """How far the weight is from a ``snapshot``, as the matrices that are projected."""
