@@ -425,10 +425,11 @@ def test_momentum_of_the_task_itself_comes_back():
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
-def test_a_fused_optimizer_trains_a_second_task():
+@pytest.mark.parametrize("name", ["gpm", "code-cl"])  # which adds parameters
+def test_a_fused_optimizer_trains_a_second_task(name):
     ended = []
     for fused in (None, True):
-        method, optimizer = one_task(FULL["gpm"], momentum=0.9, fused=fused)
+        method, optimizer = one_task(FULL[name], momentum=0.9, fused=fused)
         method.begin_task(1, TWO)
         train(method.model, TWO, optimizer)
         ended.append(method.model.first.weight)

@@ -47,6 +47,7 @@ class ProtectedWeight:
     _probe: Probe | None = field(default=None, init=False, repr=False)
     _probed: Projection | None = field(default=None, init=False, repr=False)
     _exact: list[Tensor] | None = field(default=None, init=False, repr=False)
+    _place: tuple[torch.device, torch.dtype] | None = field(default=None, init=False, repr=False)
     calls: int = field(default=0, init=False)
     """How many calls of its modules are under way. Outside of one, nothing may use the parameter."""
 
@@ -105,6 +106,13 @@ class ProtectedWeight:
             return self.kind.parameter(self.seen(self.stack(self.parameter))).detach()
 
     # What a forward asks.
+
+    def settle(self) -> None:
+        """What the current task sees goes where the parameter has gone since: to another device or dtype."""
+        place = self.parameter.device, self.parameter.dtype
+        if self.change is not None and self._place != place:
+            self.change.follow(self.parameter)
+            self._place = place
 
     def stack(self, value: Tensor) -> Tensor:
         """``value``, in the shape of the parameter, as the matrices that are projected."""

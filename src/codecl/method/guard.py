@@ -146,10 +146,16 @@ class Guard:
         for parameter in group["params"]:
             if parameter not in self.weights and not any(parameter is p for p in self.frozen):
                 continue
-            kept = self.optimizer.state.pop(parameter, {})
-            if group.get("fused") and "momentum_buffer" in kept:  # fused SGD wants a buffer for all or for none
-                zero = torch.zeros_like(kept["momentum_buffer"])
-                self.optimizer.state[parameter] = {**kept, "momentum_buffer": zero}
+            self.optimizer.state.pop(parameter, None)
+
+    def _complete_momentum(self) -> None:
+        """Fused SGD wants a momentum for all parameters of a group or for none; what is new, or forgot, has zeros."""
+        for group in self.optimizer.param_groups:
+            if group.get("fused") and isinstance(self.optimizer, optim.SGD):
+                states = [(p, self.optimizer.state.get(p, {}).get("momentum_buffer")) for p in group["params"]]
+                if any(buffer is not None for _, buffer in states):
+                    for p in (p for p, buffer in states if buffer is None):
+                        self.optimizer.state[p] = {"momentum_buffer": torch.zeros_like(p)}
 
     def _drop_old_state(self) -> None:
         """Drop state from before the last task ended, also if it came back by ``optimizer.load_state_dict``."""
@@ -241,6 +247,7 @@ class Guard:
             if weight.is_projected and (mode != "gradient" or weight.always_restricts):
                 self._before[parameter] = weight.snapshot()
         self._set_aside()
+        self._complete_momentum()
 
     @torch.no_grad()
     def _check_gradients(self) -> None:
