@@ -44,6 +44,12 @@ def watched(method, optimizer, batches, after_step, term=lambda: 0.0, after_back
             after_step()
 
 
+def watched_task(method, optimizer, after_step, epochs):
+    """All of the second task but its beginning."""
+    watched(method, optimizer, TWO, after_step, epochs=epochs)
+    method.end_task(TWO)
+
+
 def decay(model):
     return lambda: 5e-2 * sum(p.square().sum() for p in model.parameters())
 
@@ -263,8 +269,7 @@ def test_a_small_change_that_is_made_once_is_found(name, step):
                 p.mul_(1 - 1e-4)
 
     with pytest.warns(ProtectionWarning, match="'first.weight', 'second.weight' changed since the last step"):
-        watched(method, optimizer, TWO, once, epochs=20)
-        method.end_task(TWO)
+        watched_task(method, optimizer, once, epochs=20)
     assert drift(outputs_of(method, 0, inputs(ONE)), before) < 1e-9
 
 
@@ -330,8 +335,7 @@ def test_a_change_of_a_few_rows_is_found_once_weights_are_copied_again():
         model[0].weight[150:].mul_(0.9)
 
     with pytest.warns(ProtectionWarning, match="'0.weight' changed since the last step"):
-        watched(method, optimizer, TWO, few, epochs=10)
-        method.end_task(TWO)
+        watched_task(method, optimizer, few, epochs=10)
     assert drift(model[0](inputs(ONE)).detach(), before) < 1e-9
 
 

@@ -19,7 +19,10 @@ __all__ = [
 ]  # fmt: skip
 
 CHECKS: tuple[Callable[[Make], None], ...] = tuple(
-    check for module in (promises, hardships, loops) for name, check in vars(module).items() if name.startswith("check_")
+    check
+    for module in (promises, hardships, loops)
+    for name, check in vars(module).items()
+    if name.startswith("check_")
 )
 
 
