@@ -272,7 +272,8 @@ class Trainer:
         t = tasks[-1]
         with self._timed("between_tasks"):
             self.method.end_task(self._sample(t, "after"))
-        rows: dict[str, Row] = {name: [None] * len(self.stream) for name in ("accuracy", "moved", *self.measures)}
+        rows: dict[str, Row] = {name: [None] * len(self.stream) for name in ("accuracy", *self.measures)}
+        moved: Row = [None] * len(self.stream)
         with self._timed("evaluate"):
             for seen in tasks if not self.plan.tests_all(t, len(self.stream)) else range(t + 1):
                 with self.method.task(seen):
@@ -282,16 +283,16 @@ class Trainer:
                     rows[name][seen] = found.own[name] / found.count
             with seeded(self.plan.seed, "evaluate"), self._mixed_precision():
                 for earlier, promise in promises.items():
-                    moved = promise.check().moved
-                    rows["moved"][earlier] = moved if math.isfinite(moved) else None
+                    how_far = promise.check().moved
+                    moved[earlier] = how_far if math.isfinite(how_far) else None
         self.progress.accuracy.append(rows["accuracy"])
-        self.progress.moved.append(rows["moved"])
+        self.progress.moved.append(moved)
         for name in self.measures:
             self.progress.measures[name].append(rows[name])
-        own = {"measures": {name: rows[name] for name in self.measures}} if self.measures else {}
+        own: Tree = {"measures": {name: rows[name] for name in self.measures}} if self.measures else {}
         title = "all tasks" if self.method.joint else self.stream.tasks[t].name
         remembered = {"bytes": self.method.bytes(), "layers": self.method.memory_summary()}
-        own |= {"moved": rows["moved"]} if promises else {}
+        own |= {"moved": moved} if promises else {}
         self._tell("task", task=t, name=title, accuracy=rows["accuracy"], **remembered, **own)
 
     def evaluate(self, part: Part) -> tuple[float, float]:

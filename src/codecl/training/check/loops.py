@@ -86,7 +86,7 @@ def noise_in_the_gradients(loop: Loop) -> None:
 
 
 def a_hook_on_a_weight(loop: Loop) -> None:
-    hooks = [weight.parameter.register_hook(torch.sign) for weight in loop.weights()]
+    hooks = [weight.parameter.register_hook(torch.sign) for weight in loop.weights()]  # type: ignore[no-untyped-call]
     loop.learn()
     for hook in hooks:
         hook.remove()
@@ -127,7 +127,7 @@ def weights_changed_by_hand(loop: Loop) -> None:
     @torch.no_grad()
     def decay() -> None:
         for p in loop.model.parameters():
-            p *= 0.99
+            p.mul_(0.99)
 
     loop.learn(after_step=decay)
 
@@ -284,7 +284,7 @@ def _try(make: Make, run: Callable[[Loop], None], model: Callable[[], nn.Module]
         optimizer = optim.SGD(method.model.parameters(), lr=0.05, momentum=0.9)
         method.guard(optimizer)
         dtype = next(method.model.parameters()).dtype
-        tasks = [[(x.to(dtype), y) for x, y in _batches(t)] for t in range(2)]
+        tasks = [_batches(t, dtype) for t in range(2)]
         try:
             loop = Loop(method, optimizer, tasks[0])
             method.begin_task(0, tasks[0])
@@ -322,9 +322,9 @@ def _own_buffers(method: Method) -> dict[str, Tensor]:
         return {name: value.clone() for name, value in method.model.named_buffers() if name == "backbone.mean"}
 
 
-def _batches(task: int) -> list[Batch]:
-    part = small_stream(task + 1).tasks[task].train
-    return [part.take(torch.arange(start, start + 16)) for start in range(0, 48, 16)]
+def _batches(task: int, dtype: torch.dtype) -> list[Batch]:
+    x, y = small_stream(task + 1).tasks[task].train.take(torch.arange(48))
+    return list(zip(x.to(dtype).split(16), y.split(16), strict=True))
 
 
 def _words(loop: Callable[[Loop], None]) -> str:
