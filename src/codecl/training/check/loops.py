@@ -324,7 +324,7 @@ def _own_buffers(method: Method) -> dict[str, Tensor]:
 
 def _batches(task: int, dtype: torch.dtype) -> list[Batch]:
     x, y = small_stream(task + 1).tasks[task].train.take(torch.arange(48))
-    return list(zip(x.to(dtype).split(16), y.split(16), strict=True))
+    return [(x[i : i + 16].to(dtype), y[i : i + 16]) for i in range(0, 48, 16)]
 
 
 def _words(loop: Callable[[Loop], None]) -> str:
