@@ -1,6 +1,7 @@
 """What reaches a weight beside its projected gradient does not move old outputs, and is warned of once, by name."""
 
 import copy
+import warnings
 from contextlib import nullcontext
 
 import pytest
@@ -41,6 +42,12 @@ def watched(method, optimizer, batches, after_step, term=lambda: 0.0, after_back
             after_backward()
             optimizer.step()
             after_step()
+
+
+def watched_task(method, optimizer, after_step, epochs):
+    """All of the second task but its beginning."""
+    watched(method, optimizer, TWO, after_step, epochs=epochs)
+    method.end_task(TWO)
 
 
 def decay(model):
@@ -247,6 +254,91 @@ def test_weights_that_are_changed_by_hand_are_put_right(name, change, build):
     assert drift(outputs_of(method, 0, inputs(ONE)), before) < 1e-9
 
 
+@pytest.mark.parametrize("step", [20, 39])  # of 40: later than weights are copied, and the last
+@pytest.mark.parametrize("name", [name for name in FULL if name != "dfgp"])  # which learns by closures
+def test_a_small_change_that_is_made_once_is_found(name, step):
+    method, optimizer = one_task(FULL[name])
+    before, steps = outputs_of(method, 0, inputs(ONE)), []
+    method.begin_task(1, TWO)
+
+    @torch.no_grad()
+    def once():
+        steps.append(len(steps))
+        if steps[-1] == step:
+            for p in method.model.parameters():
+                p.mul_(1 - 1e-4)
+
+    with pytest.warns(ProtectionWarning, match="'first.weight', 'second.weight' changed since the last step"):
+        watched_task(method, optimizer, once, epochs=20)
+    assert drift(outputs_of(method, 0, inputs(ONE)), before) < 1e-9
+
+
+SOFT = {
+    "code-cl, 2": lambda model: CodeCL(model, heads=["head"], aperture=2.0, free_dims=2, overlap=0.0),
+    "code-cl, 6": lambda model: CodeCL(model, heads=["head"], aperture=6.0, free_dims=2, overlap=0.0),
+    "sgp": lambda model: SGP(model, heads=["head"]),
+    "owm": lambda model: OWM(model, heads=["head"]),
+    "full": lambda model: GPM(model, heads=["head"], threshold=1.0),
+}
+
+
+@pytest.mark.parametrize("shift", [0.0, 2.0])  # a large mean: most of a gradient lies in one direction, firmly held
+@pytest.mark.parametrize("way", ["lookahead", "average", "begin again", "sharpness-aware"])
+@pytest.mark.parametrize("name", SOFT)
+def test_averages_of_states_are_not_warned_of_where_little_is_held_firmly(name, way, shift):
+    """Warnings are errors in these tests."""
+    one, two = ([(x + shift, y) for x, y in task_data(task, n=32, dtype=torch.float32)] for task in range(2))
+    model = mlp(dtype=torch.float32)
+    method = SOFT[name](model)
+    method.guard(optimizer := optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
+    model.train()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the inputs of .* are protected to")
+        for task, batches in enumerate((one, two)):
+            method.begin_task(task, batches)
+            start = {name: p.detach().clone() for name, p in model.named_parameters()}
+            sums, count = copy.deepcopy(start), [1]
+
+            @torch.no_grad()
+            def after_step(start=start, sums=sums, count=count):
+                count[0] += 1
+                for name, p in model.named_parameters():
+                    sums[name] += p
+                    if way == "lookahead" and count[0] % 5 == 0:
+                        start[name].lerp_(p, 0.5)
+                        p.copy_(start[name])
+                    if way == "sharpness-aware" and p.requires_grad:
+                        there = 0.1 * torch.ones_like(p)
+                        p.add_(there)
+                        p.sub_(there)
+
+            watched(method, optimizer, batches, after_step, epochs=6)
+            if way == "average":
+                model.load_state_dict({name: value / count[0] for name, value in sums.items()})
+            if way == "begin again":
+                model.load_state_dict(start)
+            method.end_task(batches)
+
+
+def test_a_change_of_a_few_rows_is_found_once_weights_are_copied_again():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 200), nn.Tanh(), nn.Linear(200, 3)).double()
+    method = GPM(model, heads=["2"], threshold=1.0)
+    method.guard(optimizer := optim.SGD(model.parameters(), lr=0.1))
+    method.begin_task(0, ONE)
+    method.end_task(ONE)
+    before = model[0](inputs(ONE)).detach()
+    method.begin_task(1, TWO)
+
+    @torch.no_grad()
+    def few():
+        model[0].weight[150:].mul_(0.9)
+
+    with pytest.warns(ProtectionWarning, match="'0.weight' changed since the last step"):
+        watched_task(method, optimizer, few, epochs=10)
+    assert drift(model[0](inputs(ONE)).detach(), before) < 1e-9
+
+
 def test_changes_between_tasks_are_found():
     method, _ = one_task(FULL["gpm"])
     before = outputs_of(method, 0, inputs(ONE))
@@ -337,10 +429,11 @@ def test_momentum_of_the_task_itself_comes_back():
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
-def test_a_fused_optimizer_trains_a_second_task():
+@pytest.mark.parametrize("name", ["gpm", "code-cl"])  # which adds parameters
+def test_a_fused_optimizer_trains_a_second_task(name):
     ended = []
     for fused in (None, True):
-        method, optimizer = one_task(FULL["gpm"], momentum=0.9, fused=fused)
+        method, optimizer = one_task(FULL[name], momentum=0.9, fused=fused)
         method.begin_task(1, TWO)
         train(method.model, TWO, optimizer)
         ended.append(method.model.first.weight)

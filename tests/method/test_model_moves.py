@@ -125,6 +125,11 @@ def test_the_model_may_go_to_another_dtype_between_tasks(name):
         torch.testing.assert_close(found, before[task].double(), rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(method.export(task)(inputs(data[task]).double()).detach(), found)
     wide = [(x.double(), y) for x, y in data[2]]
+    X = inputs(data[1])
+    model.float()
+    narrow = model(X).detach()  # on what the last task sees
+    model.double()
+    torch.testing.assert_close(model(X.double()).detach(), narrow.double(), rtol=1e-5, atol=1e-5)
     method.begin_task(2, wide)
     method.guard(optimizer := optim.SGD(model.parameters(), lr=0.05))
     train(model, wide, optimizer, epochs=2)

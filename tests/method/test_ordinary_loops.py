@@ -84,6 +84,16 @@ def test_parameters_that_were_replaced_are_noticed():
         method.guard(optim.AdamW(model.parameters(), lr=0.01))
 
 
+def test_parameters_that_were_replaced_and_trained_by_another_optimizer_are_noticed():
+    method, _ = one_task()
+    model = method.model
+    method.begin_task(1, TWO)
+    model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    train(model, TWO, optim.AdamW(model.parameters(), lr=0.01), epochs=1)
+    with pytest.raises(RuntimeError, match=r"were replaced after the method was attached, 'first.weight'"):
+        method.end_task(TWO)
+
+
 def test_the_model_clears_the_gradients_of_what_a_task_adds():
     method, _ = one_task(free_dims=3, overlap=0.0, aperture=3.0)
     method.begin_task(1, TWO)

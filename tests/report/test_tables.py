@@ -133,7 +133,17 @@ def test_further_measures(tmp_path):
     (line,) = lines(tables(tmp_path)["measures"])
     assert line["learned %"] == "60.00"  # (80 + 60 + 40) / 3
     assert line["forgotten %"] == "15.00"  # from 90 to 70 and from 60 to 50
+    assert "moved" not in line
     assert line["over seen %"] == "69.44"  # (80 + 75 + 160/3) / 3
+
+
+def test_how_far_old_outputs_moved_is_in_the_table_where_it_was_recorded(tmp_path):
+    moved = [[None, None], [0.0125, None]]
+    for seed, factor in enumerate((1, 3)):
+        rows = [[value and factor * value for value in row] for row in moved]
+        write_run(tmp_path / f"{seed}", "gpm", FIRST, seed=seed, result={"moved": rows})
+    (line,) = lines(tables(tmp_path)["measures"])
+    assert line["moved"] == "0.025 ± 0.018"  # the mean of 0.0125 and 0.0375
 
 
 def test_a_sweep_is_chosen_by_validation_and_not_by_test(tmp_path):

@@ -1,9 +1,11 @@
 """The battery passes on our methods, and fails on methods that break a promise."""
 
+import warnings
+
 import pytest
 import torch
 
-from codecl import CodeCL, Method
+from codecl import CodeCL, Method, ProtectionWarning
 from codecl.training.check import CHECKS, check_method
 
 pytestmark = pytest.mark.slow
@@ -122,6 +124,27 @@ class WalksOverAllTasks(Method):
         return super().task(task)
 
 
+class Freeing(CodeCL):
+    def __init__(self, model, **common):
+        super().__init__(model, aperture=20.0, free_dims=4, overlap=0.05, **common)
+
+
+class TrustsEveryGradient(Freeing):
+    def guard(self, optimizer, project=None):
+        super().guard(optimizer, "gradient")
+
+
+class WarnsOfNothing(Freeing):
+    def after_step(self):
+        warnings.warn("something moved", ProtectionWarning, stacklevel=2)
+
+
+class LeavesGradients(Freeing):
+    def begin_task(self, task, loader=None):
+        super().begin_task(task, loader)
+        vars(self.model).pop("zero_grad", None)
+
+
 class CoarseInHalfPrecision(Method):
     """Describes a rank that follows the dtype of what the layers see."""
 
@@ -140,6 +163,9 @@ class CoarseInHalfPrecision(Method):
 
 
 BROKEN = {
+    TrustsEveryGradient: "check_no_loop_moves_what_is_held",
+    WarnsOfNothing: "check_ordinary_loops_are_not_warned_of",
+    LeavesGradients: "check_the_model_clears_all_gradients",
     AcceptsNaN: "check_weights_that_are_not_finite_are_not_remembered",
     CountsBeforeItFails: "check_a_failed_end_can_be_repeated",
     BeginsBeforeItFails: "check_a_failed_begin_can_be_repeated",

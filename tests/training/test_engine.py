@@ -491,8 +491,9 @@ def test_time_is_measured_where_it_is_spent(monkeypatch):
     monkeypatch.setattr(engine.time, "perf_counter", lambda: float(next(ticks)))
     events = []
     trainer = train(plan=replace(PLAN, epochs=2, patience=9), observers=(events.append,))
-    # one tick within every timed block: 3 tasks of 2 epochs, a validation each, and a row of tests after each task
-    assert trainer.progress.seconds == {"train": 6.0, "between_tasks": 6.0, "evaluate": 9.0}
+    # one tick within every timed block: 3 tasks of 2 epochs, a validation each, a row of tests after each task, and the
+    # outputs of earlier tasks before the second and the third
+    assert trainer.progress.seconds == {"train": 6.0, "between_tasks": 6.0, "evaluate": 11.0}
     assert [e["seconds"] for e in events if e["event"] == "epoch"] == [5.0] * 6
 
 
@@ -513,6 +514,49 @@ def test_events_tell_all_that_a_person_wants_to_see():
     assert last["bytes"]["memory"] > 0
     assert last["layers"] == trainer.method.memory_summary() != events[2]["layers"]
     assert events[2]["accuracy"][1] is None
+
+
+def outputs_on_validation(trainer, task):
+    part = trainer.stream.tasks[task].validation
+    with trainer.method.task(task), torch.no_grad():
+        return torch.cat([trainer.model.eval()(part.inputs[i : i + 7]) for i in range(0, len(part.inputs), 7)])
+
+
+@pytest.mark.parametrize("make", [Method, lambda model: CodeCL(model, aperture=20.0, free_dims=2, overlap=0.05)])
+def test_how_far_earlier_tasks_moved_is_recorded(make):
+    told, before, expected = [], {}, {}
+
+    def watch(event):
+        if event["event"] != "task":
+            return
+        told.append(event.get("moved"))
+        now = {t: outputs_on_validation(trainer, t) for t in range(event["task"] + 1)}
+        expected[event["task"]] = [float((now[t] - y).norm() / y.norm()) for t, y in before.items()]
+        before.update(now)
+
+    trainer = Trainer(make(network()), small_stream(), PLAN, None, (watch,))
+    moved = trainer.run().moved
+    assert told == [None, *moved[1:]]
+    assert moved[0] == [None, None, None]
+    assert moved[1][1:] == [None, None]
+    assert moved[1][:1] == pytest.approx(expected[1], rel=1e-4)
+    assert moved[2][:2] == pytest.approx(expected[2], rel=1e-4)
+    assert min(expected[2]) > 1e-3
+
+
+def test_where_tasks_are_tested_last_they_are_seen_to_move_last():
+    moved = train(plan=replace(PLAN, evaluate="last")).progress.moved
+    assert moved[:2] == [[None] * 3] * 2
+    assert None not in moved[2][:2]
+
+
+@pytest.mark.parametrize("writes", [3, 12])
+def test_a_run_that_goes_on_records_the_same(writes):
+    storage = Storage(writes)
+    with pytest.raises(Interrupted):
+        train(store=storage)
+    storage.writes = -1
+    assert train(store=storage).progress.moved == train().progress.moved
 
 
 def test_the_loss_of_an_epoch_is_the_mean_over_its_examples():

@@ -61,8 +61,8 @@ class ExtendedWeight(ProtectedWeight):
     def always_restricts(self) -> bool:
         return bool(self.columns) or super().always_restricts
 
-    def digest(self) -> Tensor:
-        return torch.cat([super().digest(), *(V.detach().sum().reshape(1) for V in self.columns)])
+    def some_rows(self, block: slice) -> Tensor:
+        return torch.cat([super().some_rows(block), *(V.detach().flatten(0, 1)[block] for V in self.columns)], dim=-1)
 
     def difference(self, before: list[Tensor]) -> Tensor:
         return self.join([new - old.to(new) for new, old in zip(self.tensors, before, strict=True)]).detach()

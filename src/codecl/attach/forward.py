@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import torch
@@ -94,6 +93,7 @@ class AttachedForward:
     def _under_way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
         self._arguments = args, kwargs
         for weight, _ in self.uses:
+            weight.settle()
             weight.calls += 1
         try:
             yield
@@ -103,9 +103,14 @@ class AttachedForward:
                 weight.calls -= 1
 
 
-@cache
+_UNCOMPILED: list[Callable[..., Any]] = []
+
+
 def _uncompiled() -> Callable[..., Any]:
-    return torch.compiler.disable(AttachedForward._run)  # type: ignore[no-untyped-call,no-any-return]
+    """Made once, by hand: of a ``functools.cache`` the compiler warns."""
+    if not _UNCOMPILED:
+        _UNCOMPILED.append(torch.compiler.disable(AttachedForward._run))  # type: ignore[no-untyped-call]
+    return _UNCOMPILED[0]
 
 
 def _is_changed(weight: ProtectedWeight) -> bool:

@@ -53,9 +53,12 @@ class Probe:
 
     def __call__(self, stack: Tensor, ahead: int = 0) -> Tensor:
         """The product of the rows of a stack ``[g, o, d]`` whose turn it is, or will be, as one vector."""
-        block = self._blocks[(self._turn + ahead) % len(self._blocks)]
-        rows = stack.detach().reshape(-1, stack.shape[-1])[block]
+        rows = stack.detach().reshape(-1, stack.shape[-1])[self.block(ahead)]
         return (rows.to(self.R.dtype) @ self.R).flatten()
+
+    def block(self, ahead: int = 0) -> slice:
+        """Which rows of a stack ``[g, o, d]``, taken as ``[g·o, d]``, have their turn, or will have it."""
+        return self._blocks[(self._turn + ahead) % len(self._blocks)]
 
     def deliver(self, D: Tensor) -> None:
         """Note a gradient that reaches the weight projected: those of one backward pass add up."""

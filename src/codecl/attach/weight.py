@@ -47,6 +47,7 @@ class ProtectedWeight:
     _probe: Probe | None = field(default=None, init=False, repr=False)
     _probed: Projection | None = field(default=None, init=False, repr=False)
     _exact: list[Tensor] | None = field(default=None, init=False, repr=False)
+    _place: tuple[torch.device, torch.dtype] | None = field(default=None, init=False, repr=False)
     calls: int = field(default=0, init=False)
     """How many calls of its modules are under way. Outside of one, nothing may use the parameter."""
 
@@ -106,6 +107,13 @@ class ProtectedWeight:
 
     # What a forward asks.
 
+    def settle(self) -> None:
+        """What the current task sees goes where the parameter has gone since: to another device or dtype."""
+        place = self.parameter.device, self.parameter.dtype
+        if self.change is not None and self._place != place:
+            self.change.follow(self.parameter)
+            self._place = place
+
     def stack(self, value: Tensor) -> Tensor:
         """``value``, in the shape of the parameter, as the matrices that are projected."""
         return self.matrices(value)
@@ -158,9 +166,10 @@ class ProtectedWeight:
             self.deliver(self.matrices(G))
         return G
 
-    def digest(self) -> Tensor:
-        """A few numbers that change when the rows do whose turn it is."""
-        return self.probe(self.matrices())
+    def some_rows(self, block: slice) -> Tensor:
+        """A copy of some rows of the matrices that are projected, taken as ``[g·o, d]``."""
+        W = self.matrices().detach()
+        return W.reshape(-1, W.shape[-1])[block].clone()
 
     def difference(self, before: Any) -> Tensor:
         """How far the weight is from a ``snapshot``, as the matrices that are projected."""

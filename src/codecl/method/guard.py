@@ -22,6 +22,7 @@ from torch import nn, optim
 
 from codecl.attach import ProtectedWeight
 from codecl.attach.projection import is_narrow
+from codecl.method.groups import append, complete_momentum, drop, group_of
 from codecl.method.replicas import Replicas
 from codecl.method.watch import ProtectionWarning, WeightWatch, repair_weights, some
 
@@ -105,7 +106,7 @@ class Guard:
         ``learned`` tasks have been learned: what the optimizer kept when it were fewer is dropped at the next step.
         """
         self._rejoin()
-        self._drop(self.extras)
+        drop(self.optimizer, self.extras)
         self.extras, self._task_extras = {}, extras
         self.frozen, self.steps, self._learned = frozen, 0, learned
         self._add_extras(self.weights)
@@ -114,7 +115,7 @@ class Guard:
         for host in hosts:
             for new in self._task_extras.get(host, ()):
                 self.extras[new] = host
-                _append(_group_of(self.optimizer, host), new, host, "extra")
+                append(group_of(self.optimizer, host), new, host, "extra")
 
     def _match(self) -> None:
         """Guard the protected weights that the optimizer has now: a group may have joined since the last step."""
@@ -132,10 +133,10 @@ class Guard:
 
     def adopt(self, new: Iterable[nn.Parameter], hosts: Sequence[nn.Parameter]) -> None:
         """Train parameters that the model gained (a new head), in the group of the last of ``hosts`` that trains."""
-        host = next((h for h in reversed(hosts) if _group_of(self.optimizer, h) is not None), None)
+        host = next((h for h in reversed(hosts) if group_of(self.optimizer, h) is not None), None)
         for parameter in new:
-            if host is not None and _group_of(self.optimizer, parameter) is None:
-                _append(_group_of(self.optimizer, host), parameter, host, "next")
+            if host is not None and group_of(self.optimizer, parameter) is None:
+                append(group_of(self.optimizer, host), parameter, host, "next")
 
     def forget_state(self) -> None:
         """Clear what the optimizer kept about guarded weights: a momentum from before would move old outputs."""
@@ -146,10 +147,7 @@ class Guard:
         for parameter in group["params"]:
             if parameter not in self.weights and not any(parameter is p for p in self.frozen):
                 continue
-            kept = self.optimizer.state.pop(parameter, {})
-            if group.get("fused") and "momentum_buffer" in kept:  # fused SGD wants a buffer for all or for none
-                zero = torch.zeros_like(kept["momentum_buffer"])
-                self.optimizer.state[parameter] = {**kept, "momentum_buffer": zero}
+            self.optimizer.state.pop(parameter, None)
 
     def _drop_old_state(self) -> None:
         """Drop state from before the last task ended, also if it came back by ``optimizer.load_state_dict``."""
@@ -161,13 +159,13 @@ class Guard:
     def replace(self) -> None:
         """Another optimizer trains these weights from now on."""
         self._rejoin()
-        self._drop(self.extras)
+        drop(self.optimizer, self.extras)
         self.extras, self._replaced = {}, True
 
     def release(self) -> None:
         """Give the optimizer back as it was found."""
         self._rejoin()
-        self._drop(self.extras)
+        drop(self.optimizer, self.extras)
         self.extras = {}
         for group in self.optimizer.param_groups:
             group.pop(LEARNED, None)
@@ -241,6 +239,7 @@ class Guard:
             if weight.is_projected and (mode != "gradient" or weight.always_restricts):
                 self._before[parameter] = weight.snapshot()
         self._set_aside()
+        complete_momentum(self.optimizer)
 
     @torch.no_grad()
     def _check_gradients(self) -> None:
@@ -304,16 +303,6 @@ class Guard:
             group["params"].extend(extras)
         self._aside = []
 
-    def _drop(self, parameters: Iterable[nn.Parameter]) -> None:
-        gone = set(parameters)
-        for group in self.optimizer.param_groups:
-            kept = [i for i, p in enumerate(group["params"]) if p not in gone]
-            group["params"] = [group["params"][i] for i in kept]
-            if "param_names" in group:
-                group["param_names"] = [group["param_names"][i] for i in kept]
-        for parameter in gone:
-            self.optimizer.state.pop(parameter, None)
-
 
 class _Done:
     """Stands for the closure where the user has computed the gradients already."""
@@ -330,13 +319,6 @@ class _Done:
         self.called = True
 
 
-def unwrapped(optimizer: optim.Optimizer) -> optim.Optimizer:
-    """The optimizer that steps, where Lightning or Accelerate has wrapped it: hooks on the wrapper are never called."""
-    while {"LightningOptimizer", "AcceleratedOptimizer"} & {base.__name__ for base in type(optimizer).__mro__}:
-        optimizer = optimizer.optimizer  # type: ignore[attr-defined]
-    return optimizer
-
-
 def _only_steps(weight: ProtectedWeight) -> bool:
     """Whether a step has to be projected though it is linear in the gradient."""
     return weight.steps_only or is_narrow(weight.parameter)
@@ -349,17 +331,3 @@ def check_not_replaced(weights: Mapping[str, ProtectedWeight]) -> None:
             f"the parameters of the model were replaced after the method was attached, '{replaced[0]}' for one: "
             "nothing protects the new ones. Load states without assign=True, or detach the method and attach a new one."
         )
-
-
-def _group_of(optimizer: optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any] | None:
-    return next((g for g in optimizer.param_groups if any(p is parameter for p in g["params"])), None)
-
-
-def _append(group: dict[str, Any] | None, new: nn.Parameter, host: nn.Parameter, suffix: str) -> None:
-    """Put ``new`` into the group that holds ``host``, named after it where the group names its parameters."""
-    if group is None:
-        return
-    if "param_names" in group:
-        place = next(i for i, p in enumerate(group["params"]) if p is host)
-        group["param_names"].append(f"{group['param_names'][place]}.{suffix}")
-    group["params"].append(new)

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from codecl.attach import ProtectedWeight
-from codecl.method.guard import Guard, Learner, Project, UnsafeOptimizer
+from codecl.method.guard import Guard, Learner, Project, UnsafeOptimizer, check_not_replaced
 from codecl.method.watch import WeightWatch, repair_weights
 
 Extras = Mapping[nn.Parameter, Iterable[nn.Parameter]]
@@ -77,7 +77,8 @@ class Guards:
             watch.begin()
 
     def repair_weights(self) -> None:
-        """Project what changed weights since the last guarded step."""
+        """Project what changed weights since the last guarded step; refuse a model that has others now."""
+        check_not_replaced(self._weights)
         repair_weights(self._watches.values())
 
     def warn_if_left_out(self, task: object) -> None:

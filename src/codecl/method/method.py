@@ -31,7 +31,8 @@ from codecl.attach.batches import inputs_in, length, peek, taking
 from codecl.attach.structure import Structure
 from codecl.attach.survey import Policy
 from codecl.method.gradients import Loss, add_gradients, cross_entropy_with_second, mean_gradients
-from codecl.method.guard import Closure, Project, unwrapped
+from codecl.method.groups import unwrapped
+from codecl.method.guard import Closure, Project
 from codecl.method.guards import Guards
 from codecl.method.inference import AUTO, Prediction, TaskEvidence, infer, inferring, novelty, predict
 from codecl.method.memory_summary import summary

@@ -56,10 +56,14 @@ class PromiseReport:
 
 
 class Promise:
-    """The outputs of a task, and those of all protected layers, as they are when this is made; ``check()`` compares."""
+    """The outputs of a task, and those of all protected layers, as they are when this is made; ``check()`` compares.
 
-    def __init__(self, method: Method, task: Task, batches: Sequence[Any]) -> None:
+    Without ``layers`` it keeps the outputs of the model alone.
+    """
+
+    def __init__(self, method: Method, task: Task, batches: Sequence[Any], layers: bool = True) -> None:
         self._method, self._task, self._batches = method, task, batches
+        self._weights = method.weights if layers else {}
         self._held: dict[str, list[float]] = {}
         self._then = self._run(look=self._look)
 
@@ -67,7 +71,7 @@ class Promise:
         """How far all of it has moved since."""
         now = self._run()
         layers = {}
-        for name, weight in self._method.weights.items():
+        for name, weight in self._weights.items():
             if name in self._held:
                 held, total = self._held[name]
                 free = max(0.0, 1 - held / total) ** 0.5 if total else 0.0
@@ -79,9 +83,9 @@ class Promise:
     def _run(self, look: Any = None) -> dict[str, list[Tensor]]:
         """What the model, under the name ``""``, and the modules of all protected weights put out."""
         method, found = self._method, dict[str, list[Tensor]]()
-        modules = {kind.module_name: kind.module for weight in method.weights.values() for kind in weight.uses}
+        modules = {kind.module_name: kind.module for weight in self._weights.values() for kind in weight.uses}
         hooks = [module.register_forward_hook(partial(_keep, found, name)) for name, module in modules.items()]
-        weights = method.weights.values() if look is not None else ()
+        weights = self._weights.values() if look is not None else ()
         try:
             with method.task(self._task), evaluating(method.model), untouched_randomness(), listening(weights, look):
                 for batch in self._batches:

@@ -6,13 +6,17 @@ would not have changed: with ``Δ`` the change, ``C`` what is protected and ``Ω
 
     ‖Δ Cⁿ‖² / ‖Δ‖²  ≪  ‖Ω Cⁿ‖² / ‖Ω‖²        if Δ is made of steps, as averages of states of the task are
                     ≈                        if something else made it: then it is projected
+
+Where ``C`` is soft, steps may move what is held, too. What they did as the task began says how far, in that share and
+in length.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +27,12 @@ POWER = 64
 """n: of a direction that is held by .99, half is left; of one held by .9, a thousandth."""
 SHARE = 0.1
 """What is left of Δ, relative to what is left of Ω, above which it was not made of steps."""
+LIKE_STEPS = 10.0
+"""How many times larger a share of what is held later steps may have than the first of the task."""
+AS_FAR = 100.0
+"""How many times further each may move it: the rate of the first may have been a small one."""
+ROUNDING = 4.0
+"""A change of ``ROUNDING · eps`` is none: what was added to a weight and taken off again leaves as much."""
 ROWS = 32
 """How many rows of Δ are looked at, the longest, where all are projected alike."""
 FULL = 0.995
@@ -35,45 +45,78 @@ class ProtectionWarning(UserWarning):
     """Something would have moved what old tasks know, and was projected."""
 
 
+class _Rows(NamedTuple):
+    """Some rows of a weight, as they were."""
+
+    block: slice
+    values: Tensor
+
+
 class WeightWatch:
-    """One protected weight, from one guarded step to the next."""
+    """One protected weight, from one guarded step to the next.
+
+    After every step a few of its rows are kept, after the first steps of a task all of it; and again after every step
+    once something else has changed it.
+    """
 
     def __init__(self, weight: ProtectedWeight) -> None:
         self.weight = weight
-        self._digest: Tensor | None = None
+        self.warned = False
+        self._first: _Rows | None = None
+        """As the task began."""
+        self._last: _Rows | None = None
+        """After the last step."""
         self._version = 0
         self._copy: Any = None
-        self._steps = 0
-        self.warned = False
+        self._copied_at = 0
+        self._steps = -1
+        self._copies: float = FIRST_STEPS
 
     def begin(self) -> None:
         """The weight is as it should be; the steps of a task begin."""
-        self._digest = self._copy = None
-        self._steps = 0
+        self._steps, self._copies, self._copy, self._last = -1, FIRST_STEPS, None, None
         self.note()
+        self._first = self._last
 
     def note(self) -> None:
         """The weight is as it should be, after a step."""
         if self.weight.projection is None:
             return
-        self._digest, self._version = self.weight.digest(), self.weight.parameter._version
-        if self._steps <= FIRST_STEPS:
-            self._copy = self.weight.snapshot()
         self._steps += 1
+        block = self.weight.probe.block()
+        self._last, self._version = _Rows(block, self.weight.some_rows(block)), self.weight.parameter._version
+        if self._steps <= self._copies:
+            self._copy, self._copied_at = self.weight.snapshot(), self._steps
 
     def repair(self) -> bool:
         """If the weight has changed since, project the change, unless steps could have made it; says whether it did."""
-        weight = self.weight
-        if weight.projection is None or self._digest is None:
+        weight, projection, last = self.weight, self.weight.projection, self._last
+        if projection is None or last is None:
             return False
-        if self._version == weight.parameter._version and _same(self._digest, weight.digest()):
+        now = weight.some_rows(last.block)
+        if self._version == weight.parameter._version and _same(now, last.values):
             return False  # ``parameter.data`` changes without a version
-        moved = not made_of_steps(weight.difference(self._copy), weight.projection)
+        since_copy = weight.difference(self._copy)
+        since_step = _spread(now - last.values.to(now), last.block, since_copy.shape)
+        moved = not all(self._made_of_steps(change, since_copy, projection) for change in (since_step, since_copy))
         if moved:
             weight.restrict(self._copy)
-        self._steps = -(2**62)  # a copy after every step from here on
+        self._copies = math.inf
+        self._steps -= 1  # this was none
         self.note()
         return moved
+
+    def _made_of_steps(self, change: Tensor, since_copy: Tensor, projection: Projection) -> bool:
+        """Whether ``change`` is nothing but rounding, or could be that of steps, such as those up to the copy."""
+        W, first, done = self.weight.parameter.detach(), self._first, self._copied_at
+        rounding = ROUNDING * torch.finfo(W.dtype).eps * math.sqrt(1 + self._steps - done)
+        if bool(change.abs().max() <= rounding * W.abs().max()) or made_of_steps(change, projection):
+            return True
+        if first is None or not done:
+            return False
+        now = self.weight.some_rows(first.block)
+        up_to_copy = now - first.values.to(now) - since_copy.reshape(-1, now.shape[-1])[first.block]
+        return _like(change, _spread(up_to_copy, first.block, change.shape), self._steps / done, projection)
 
 
 @torch.no_grad()
@@ -114,19 +157,33 @@ def warn_of_full_layers(weights: Iterable[ProtectedWeight], known: Collection[st
 @torch.no_grad()
 def made_of_steps(change: Tensor, projection: Projection) -> bool:
     """Whether projected steps could have made ``change: [g, o, d]``; what is not finite is not judged."""
-    if projection.on_inputs:
-        longest = torch.linalg.vector_norm(change, dim=2).topk(min(ROWS, change.shape[1])).indices
-        change = change.take_along_dim(longest[..., None], dim=1)
+    change = _longest(change, projection)
     if not bool(change.any()) or not bool(torch.isfinite(change).all()):
         return True
     noise = torch.randn(change.shape, generator=torch.Generator().manual_seed(0)).to(change)
-    return _share_held(change, projection) <= SHARE * _share_held(noise, projection)
+    return _share(strongly_held(change, projection), change) <= SHARE * _share(strongly_held(noise, projection), noise)
 
 
-def _share_held(A: Tensor, projection: Projection) -> float:
-    """``‖A Cⁿ‖² / ‖A‖²``."""
-    A = A.double()
-    return float(strongly_held(A, projection).square().sum() / A.square().sum())
+def _like(change: Tensor, steps: Tensor, times: float, projection: Projection) -> bool:
+    """Whether ``change`` could be ``times`` as many steps, by how much of what is held they move."""
+    change, steps = _longest(change, projection), _longest(steps, projection)
+    if not bool(steps.any()):
+        return False
+    ours, theirs = strongly_held(change, projection), strongly_held(steps, projection)
+    further = float(torch.linalg.vector_norm(ours)) > AS_FAR * times * float(torch.linalg.vector_norm(theirs))
+    return not further and _share(ours, change) <= LIKE_STEPS * _share(theirs, steps)
+
+
+def _longest(change: Tensor, projection: Projection) -> Tensor:
+    """A few rows of each matrix, where all are projected alike."""
+    if not projection.on_inputs:
+        return change.double()
+    longest = torch.linalg.vector_norm(change, dim=2).topk(min(ROWS, change.shape[1])).indices
+    return change.take_along_dim(longest[..., None], dim=1).double()
+
+
+def _share(part: Tensor, whole: Tensor) -> float:
+    return float(part.square().sum() / whole.square().sum())
 
 
 def strongly_held(A: Tensor, projection: Projection) -> Tensor:
@@ -134,6 +191,13 @@ def strongly_held(A: Tensor, projection: Projection) -> Tensor:
     for _ in range(POWER):
         A = A - projection(A)
     return A
+
+
+def _spread(rows: Tensor, block: slice, shape: torch.Size) -> Tensor:
+    """A stack ``[g, o, d]`` of zeros with some rows in their places."""
+    stack = rows.new_zeros(shape)
+    stack.view(-1, shape[-1])[block] = rows
+    return stack
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

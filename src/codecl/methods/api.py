@@ -42,6 +42,7 @@ from codecl.attach import (
     untouched_buffers,
     untouched_randomness,
 )
+from codecl.attach.projection import wide_dtype
 from codecl.layers import LayerKind, moments_of
 from codecl.method.gradients import unprojected
 from codecl.method.settings import check, check_patterns, matching
@@ -212,7 +213,7 @@ class API(GPM):
         """
         kernel = kind.kernel or (1,)
         for piece in self._pieces(kind, x):
-            patches = [X.reshape(len(X), -1, *kernel) for X in kind.rows(piece)]
+            patches = [X.reshape(len(X), -1, *kernel).to(wide_dtype(X)) for X in kind.rows(piece)]
             if len(kernel) == 2:
                 yield moments_of([torch.linalg.matrix_norm(X, ord=2) for X in patches])
             else:

@@ -106,6 +106,11 @@ FURTHER = [
         Column("over seen %", best="highest"), over_seeds(lambda r: metrics.area_over_seen(r.accuracy)),
         "Over seen: the area under the average accuracy over the tasks seen so far, as a mean over the tasks.",
     ),
+    Measure(
+        Column("moved", "{:.2g}".format, best="lowest"), over_seeds(lambda r: r.mean_moved),
+        "Moved: how far learning a task moved the outputs of an earlier one on its validation inputs, relative to "
+        "their size, on average over all such pairs.",
+    ),
 ]  # fmt: skip
 SPACE = [
     Measure(Column("order in the paper"), footprint("paper")),

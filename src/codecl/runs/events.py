@@ -78,6 +78,8 @@ class TaskEvent(Event):
     bytes: Annotated[dict[str, Whole], keys(memory=Whole)]
     layers: dict[str, Layer]
     together: Whole | None = None
+    moved: list[Amount | None] | None = None
+    """How far the outputs of each earlier task moved on its validation inputs, relative to them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -62,6 +62,8 @@ class Result(Checked):
     """What a method of the user's own calls itself."""
     validation: list[Percent] | None = None
     """The accuracy on the validation part of each task in the end, in percent: what a choice may be made by."""
+    moved: list[list[Amount | None]] | None = None
+    """How far learning task ``i`` moved the outputs of task ``j`` on its validation inputs, relative to them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,6 +91,12 @@ class Result(Checked):
     def validation_acc(self) -> float | None:
         """Mean validation accuracy over all tasks in the end, in percent; None in records that do not have it."""
         return None if self.validation is None else sum(self.validation) / len(self.validation)
+
+    @property
+    def mean_moved(self) -> float | None:
+        """How far learning a task moved the outputs of an earlier one, on average; None where it was not measured."""
+        measured = [value for row in self.moved or () for value in row if value is not None]
+        return sum(measured) / len(measured) if measured else None
 
     @property
     def title(self) -> str:

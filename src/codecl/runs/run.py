@@ -173,6 +173,7 @@ def _result(recipe: Recipe, trainer: Trainer) -> Result:
         settings={k: list(v) if isinstance(v, tuple) else v for k, v in recipe.settings.items()},
         method_name=own_name(type(trainer.method)) if is_plugin(recipe.method) else None,
         validation=validate_all(trainer),
+        moved=progress.moved,
         inference=measure_inference(trainer) if recipe.training["infer_tasks"] else None,
         versions={"codecl": codecl.__version__, "torch": torch.__version__, "python": platform.python_version()},
     )

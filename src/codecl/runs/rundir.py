@@ -19,7 +19,7 @@ from codecl.files import TEMPORARY, AlreadyLocked, locked, open_descriptor, sync
 from codecl.runs.events import Event, parse_log
 from codecl.runs.recipe import Recipe, make_recipe, read_recipe, refuse_foreign, stated_recipe
 from codecl.runs.records import LOG, LOG_LIMIT, RECIPE, RESULT, AnotherRun, Result, Seconds, read_result
-from codecl.runs.typed import Percent, Whole, check, keys
+from codecl.runs.typed import Amount, Percent, Whole, check, keys
 from codecl.runs.untrusted import parse_toml, read_bytes
 from codecl.training import checkpoint
 
@@ -32,6 +32,7 @@ TASK_STATE = Annotated[
     dict[str, Any],
     keys(recipe=str, made_with=dict, model=dict, method=dict, seconds=Seconds, task=Whole, events=Whole),
     keys(accuracy=list[list[Percent | None]], epochs=list[Whole], measures=dict[str, list[list[float | None]]]),
+    keys(moved=list[list[Amount | None]] | None),
 ]
 EPOCH_STATE = Annotated[TASK_STATE, keys(epoch=Whole)]
 FIRST = {"lock", RECIPE + TEMPORARY}

@@ -21,6 +21,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from codecl.method.inference import SAMPLES as EVIDENCE_SAMPLES
+from codecl.method.promise import Promise
 from codecl.methods import Method
 from codecl.randomness import derive, generator, seeded
 from codecl.training.augment import Augmentation
@@ -35,6 +36,8 @@ from codecl.training.stream import Batch, JointPart, Part, Stream
 Tree = dict[str, Any]
 Observer = Callable[[Tree], None]
 Row = list[float | None]
+PROMISED = 256
+"""On how many validation inputs of earlier tasks it is seen how far their outputs move."""
 
 
 class UnfitState(ValueError):
@@ -71,6 +74,8 @@ class Progress:
     epochs: list[int] = field(default_factory=list)
     measures: dict[str, list[Row]] = field(default_factory=dict)
     """Of each measure of the user's, a matrix like that of the accuracies."""
+    moved: list[Row] = field(default_factory=list)
+    """How far learning a task moved the outputs of each earlier one on its validation inputs, relative to them."""
 
 
 class Trainer:
@@ -112,9 +117,10 @@ class Trainer:
         for tasks in [every] if self.method.joint else [every[t : t + 1] for t in every[task:]]:
             if state is None:
                 self._begin(tasks)
+            promises = self._promises(tasks)
             self._train(tasks, state)
             state = None
-            self._end(tasks)
+            self._end(tasks, promises)
         return self.progress
 
     def _resume(self) -> tuple[int, Tree | None]:
@@ -127,12 +133,14 @@ class Trainer:
             self.model.load_state_dict(task["model"])
             self.method.load_state_dict(task["method"])
             rows, tasks = (0 if self.method.joint else task["task"]), len(self.stream)
-            matrices = [task["accuracy"], *task["measures"].values()]
+            moved = task.get("moved") or [[None] * tasks for _ in range(rows)]  # a state that is older than this
+            matrices = [task["accuracy"], moved, *task["measures"].values()]
             if any([len(row) for row in matrix] != [tasks] * rows for matrix in matrices) or rows >= tasks:
                 raise ValueError(f"task {task['task'] + 1} of {tasks} begins after {len(task['accuracy'])} others")
             if len(task["epochs"]) != rows or task["measures"].keys() != self.measures.keys():
                 raise ValueError(f"epochs of {len(task['epochs'])} tasks, and the measures {[*task['measures']]}")
-        self.progress = Progress(task["accuracy"], dict((epoch or task)["seconds"]), task["epochs"], task["measures"])
+        seconds = dict((epoch or task)["seconds"])
+        self.progress = Progress(task["accuracy"], seconds, task["epochs"], task["measures"], moved)
         at = {"task": task["task"], "epoch": epoch["epoch"] if epoch else 0, "epochs": list(task["epochs"])}
         self._tell("resume", **at)
         return task["task"], epoch or {}
@@ -145,6 +153,21 @@ class Trainer:
         if self.store is not None:
             tree = {"task": tasks[-1], "model": self.model.state_dict(), "method": self.method.state_dict()}
             self.store.save_task(tasks[-1], tree | asdict(self.progress))
+
+    def _promises(self, tasks: Sequence[int]) -> dict[int, Promise]:
+        """What earlier tasks put out as this one begins, where they are tested after it."""
+        t = tasks[0]
+        earlier = range(t if self.plan.tests_all(t, len(self.stream)) else 0)
+        if not earlier:
+            return {}
+        with self._timed("evaluate"), seeded(self.plan.seed, "evaluate"), self._mixed_precision():
+            return {e: Promise(self.method, e, self._validation(e), layers=False) for e in earlier}
+
+    def _validation(self, t: int) -> list[Batch]:
+        """Some validation inputs of a task."""
+        part = self.stream.tasks[t].validation
+        some = torch.arange(min(len(part), PROMISED))
+        return list(self._loader(part, self.plan.evaluation_batch, some))
 
     def _train(self, tasks: Sequence[int], state: Tree | None) -> None:
         """Train until the rule says stop. Tasks that are learned together go by the number of the last."""
@@ -244,12 +267,13 @@ class Trainer:
         scaler.update()
         return loss
 
-    def _end(self, tasks: Sequence[int]) -> None:
-        """End the task and test all tasks so far."""
+    def _end(self, tasks: Sequence[int], promises: Mapping[int, Promise]) -> None:
+        """End the task, test all tasks so far, and see how far the earlier ones moved."""
         t = tasks[-1]
         with self._timed("between_tasks"):
             self.method.end_task(self._sample(t, "after"))
         rows: dict[str, Row] = {name: [None] * len(self.stream) for name in ("accuracy", *self.measures)}
+        moved: Row = [None] * len(self.stream)
         with self._timed("evaluate"):
             for seen in tasks if not self.plan.tests_all(t, len(self.stream)) else range(t + 1):
                 with self.method.task(seen):
@@ -257,12 +281,18 @@ class Trainer:
                 rows["accuracy"][seen] = 100 * found.right / found.count
                 for name in self.measures:
                     rows[name][seen] = found.own[name] / found.count
+            with seeded(self.plan.seed, "evaluate"), self._mixed_precision():
+                for earlier, promise in promises.items():
+                    how_far = promise.check().moved
+                    moved[earlier] = how_far if math.isfinite(how_far) else None
         self.progress.accuracy.append(rows["accuracy"])
+        self.progress.moved.append(moved)
         for name in self.measures:
             self.progress.measures[name].append(rows[name])
-        own = {"measures": {name: rows[name] for name in self.measures}} if self.measures else {}
+        own: Tree = {"measures": {name: rows[name] for name in self.measures}} if self.measures else {}
         title = "all tasks" if self.method.joint else self.stream.tasks[t].name
         remembered = {"bytes": self.method.bytes(), "layers": self.method.memory_summary()}
+        own |= {"moved": moved} if promises else {}
         self._tell("task", task=t, name=title, accuracy=rows["accuracy"], **remembered, **own)
 
     def evaluate(self, part: Part) -> tuple[float, float]:

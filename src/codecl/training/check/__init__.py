@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from codecl.training.check import hardships, promises
+from codecl.training.check import hardships, loops, promises
 from codecl.training.check.setting import PLAN, Make, Memory, Network, Stop, network, same_weights, small_stream
 
 __all__ = [
@@ -19,7 +19,10 @@ __all__ = [
 ]  # fmt: skip
 
 CHECKS: tuple[Callable[[Make], None], ...] = tuple(
-    check for module in (promises, hardships) for name, check in vars(module).items() if name.startswith("check_")
+    check
+    for module in (promises, hardships, loops)
+    for name, check in vars(module).items()
+    if name.startswith("check_")
 )
 
 
