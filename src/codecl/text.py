@@ -23,7 +23,8 @@ def unknown_name(what: str, name: object, known: Iterable[object]) -> str:
     "there is no method 'fintune'. Did you mean 'finetune'? Known: 'gpm', 'finetune'."
     """
     known = list(known)
-    near = difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
+    near = [str(k) for k in known if sorted(str(k)) == sorted(str(name))]  # two letters in each other's place
+    near = near or difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
     more = len(known) - MOST_NAMES
     listed = ", ".join(map(repr, known[:MOST_NAMES])) + f" and {more} more" * (more > 0)
     hint = f" Did you mean {near[0]!r}?" if near else ""

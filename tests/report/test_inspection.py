@@ -77,7 +77,7 @@ def test_one_task_alone_and_everything_as_json(finished, capsys):
     assert "after task 1" not in out
     code, _, err = codecl(capsys, "inspect", finished, "--task", "3")
     assert code == 2
-    assert "has learned the tasks [1, 2]; there is no 3" in err
+    assert "has learned the tasks 1 to 2; there is no task 3 to inspect." in err
     _, out, _ = codecl(capsys, "inspect", finished, "--json")
     found = json.loads(out)
     tasks = [event for event in log_of(finished) if event["event"] == "task"]

@@ -32,7 +32,8 @@ def inspect_run(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.run} learns its tasks at once: there are no layers after one of them. Omit --task.")
     learned = [task.task + 1 for task in found.tasks]
     if options.task is not None and options.task not in learned:
-        raise UsageError(f"{options.run} has learned the tasks {learned}; there is no {options.task} to inspect.")
+        so_far = f"the tasks 1 to {learned[-1]}" if learned else "no task yet"
+        raise UsageError(f"{options.run} has learned {so_far}; there is no task {options.task} to inspect.")
     if options.json:
         print_json(found.to_fields())
     else:

@@ -72,10 +72,10 @@ class Condition:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Benchmarks as they are listed, the paper's preset and the larger budgets first."""
+        """Benchmarks as they are listed, the larger budgets first, and of those the paper's preset."""
         budget = (-self.tasks, self.epochs is not None, -(self.epochs or 0), self.quick)
         place = position(self.benchmark, BENCHMARKS)
-        return place, self.benchmark, self.preset != "paper", self.preset, budget, self.data, self.switches
+        return place, self.benchmark, budget, self.preset != "paper", self.preset, self.data, self.switches
 
 
 @dataclass(frozen=True, eq=False)

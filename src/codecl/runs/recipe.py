@@ -174,6 +174,10 @@ def read_recipe(path: Path) -> dict[str, Any]:
     """The fields that a TOML file gives; it need not give all."""
     if not path.exists():
         raise UsageError(f"there is no recipe file {path}.")
+    if path.is_dir():
+        raise UsageError(
+            f"{path} is a directory, not a recipe. To go on with the run in it: codecl run --resume {path}"
+        )
     with refusing(f"{path} is not a recipe: ", OSError):
         return parse_toml(read_text(path, RECIPE_LIMIT))
 

@@ -19,7 +19,7 @@ from codecl.files import AlreadyLocked, locked
 from codecl.randomness import derive
 from codecl.runs.events import Event, TaskEvent
 from codecl.runs.recipe import Recipe
-from codecl.runs.run import Observer, run
+from codecl.runs.run import Observer, refuse_impossible, run
 from codecl.runs.rundir import RunDirectory
 from codecl.text import installing
 from codecl.training.engine import Trainer
@@ -122,8 +122,12 @@ class Search:
         self.optuna, self.out, self.ranges, self.make = optuna, out, ranges, make
         self.seeds, self.root, self.tell = seeds, root, tell
         self.track, self.accept = track, accept
-        recipe = make({r.name: int(r.low) if r.whole else r.low for r in ranges}).to_toml()
-        asked = {"recipe": recipe, "ranges": [vars(r) for r in ranges], "seeds": list(seeds)}
+        corners = ([r.low for r in ranges], [r.high for r in ranges])
+        ends = [
+            make({r.name: int(end) if r.whole else end for r, end in zip(ranges, at, strict=True)}) for at in corners
+        ]
+        refuse_impossible(ends, root)
+        asked = {"recipe": ends[0].to_toml(), "ranges": [vars(r) for r in ranges], "seeds": list(seeds)}
         out.mkdir(parents=True, exist_ok=True)
         storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(out / JOURNAL)))
         self.study = optuna.create_study(
