@@ -1,0 +1,54 @@
+"""``python -m tests.soak --minutes 30``: as many trials as fit, and a line that sums them up; 1 if any failed."""
+
+import argparse
+import tempfile
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import torch
+import torch._dynamo  # noqa: F401  (what a run would load takes seconds)
+
+from codecl.methods import METHODS
+from tests.soak.faults import KILLS
+from tests.soak.trials import Soak
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--trials", type=int, help="at most so many")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="printed; the same seed has the same faults")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first trial")
+    parser.add_argument("--methods", default=",".join(METHODS))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # that small layers are full
+    print(f"soak: seed {options.seed}", flush=True)
+    place = Path(tempfile.mkdtemp(prefix="codecl-soak-"))
+    methods = tuple(options.methods.split(","))
+    soak, met, failed, finished = Soak(options.seed, place, methods), Counter(), [], 0
+    points, end, number = set(), time.monotonic() + 60 * options.minutes, options.first
+    while time.monotonic() < end and (options.trials is None or number < options.first + options.trials):
+        outcome = soak.trial(number)
+        points.update(where for _, where in outcome.met)
+        met.update(kind for kind, _ in outcome.met)
+        finished += outcome.finished
+        if outcome.fault:
+            failed.append(number)
+            again = f"python -m tests.soak --seed {options.seed} --first {number} --trials 1 --methods {options.methods}"
+            print(f"trial {number}: {outcome.fault}\n  after {outcome.met}\n  again: {again}", flush=True)
+        number += 1
+    print(f"faults: {', '.join(f'{kind} {count}' for kind, count in met.most_common())}")
+    kills = sum(met[kind] for kind in KILLS)
+    print(
+        f"soak: seed {options.seed}: {kills} kills, {met.total() - kills} other faults, "
+        f"{finished} runs finished, {len(failed)} differences; {len(methods)} methods, "
+        f"{len(points)} places of {sum(map(len, soak.calls.values()))} file-system calls"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
