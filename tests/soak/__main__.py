@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-import torch._dynamo  # noqa: F401  (what a run would load takes seconds)
+import torch._dynamo  # what a run would load takes seconds
 
 from codecl.methods import METHODS
 from tests.soak.faults import KILLS
@@ -37,7 +37,9 @@ def main():
         finished += outcome.finished
         if outcome.fault:
             failed.append(number)
-            again = f"python -m tests.soak --seed {options.seed} --first {number} --trials 1 --methods {options.methods}"
+            again = (
+                f"python -m tests.soak --seed {options.seed} --first {number} --trials 1 --methods {options.methods}"
+            )
             print(f"trial {number}: {outcome.fault}\n  after {outcome.met}\n  again: {again}", flush=True)
         number += 1
     print(f"faults: {', '.join(f'{kind} {count}' for kind, count in met.most_common())}")

@@ -35,12 +35,22 @@ class Fault:
 
 
 def install(root, fault=None, trace=None):
-    """Let ``fault`` happen to this process below the directory ``root``; every call there is a line in ``trace``."""
+    """Let ``fault`` happen to this process at ``root`` and below it; every call there is a line in ``trace``.
+
+    Returns a function that takes it back and says how many calls there were.
+    """
     watch = _Watch(os.path.abspath(root), fault, trace)
-    for name in CALLS:
-        setattr(os, name, watch.watched(name, getattr(os, name)))
-    fcntl.flock = watch.watched("flock", fcntl.flock)
-    builtins.open = io.open = _pyio.open
+    before = [(os, name, getattr(os, name)) for name in CALLS]
+    before += [(fcntl, "flock", fcntl.flock), (builtins, "open", open), (io, "open", open)]
+    for module, name, real in before:
+        setattr(module, name, _pyio.open if name == "open" and module is not os else watch.watched(name, real))
+
+    def restore():
+        for module, name, real in before:
+            setattr(module, name, real)
+        return watch.count
+
+    return restore
 
 
 class _Watch:

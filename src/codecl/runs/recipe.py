@@ -174,8 +174,14 @@ def read_recipe(path: Path) -> dict[str, Any]:
     """The fields that a TOML file gives; it need not give all."""
     if not path.exists():
         raise UsageError(f"there is no recipe file {path}.")
-    with refusing(f"{path} is not a recipe: ", OSError):
-        return parse_toml(read_text(path, RECIPE_LIMIT))
+    try:
+        text = read_text(path, RECIPE_LIMIT)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not a recipe: {error}") from None
+    with refusing(f"{path} is not a recipe: "):
+        return parse_toml(text)
 
 
 def parse_change(text: str) -> tuple[str, Any]:
