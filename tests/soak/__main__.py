@@ -1,10 +1,13 @@
 """``python -m tests.soak --minutes 30``: as many trials as fit, and a line that sums them up; 1 if any failed."""
 
 import argparse
+import math
+import shutil
 import tempfile
 import time
 import warnings
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -29,26 +32,28 @@ def main():
     place = Path(tempfile.mkdtemp(prefix="codecl-soak-"))
     methods = tuple(options.methods.split(","))
     soak, met, failed, finished = Soak(options.seed, place, methods), Counter(), [], 0
-    points, end, number = set(), time.monotonic() + 60 * options.minutes, options.first
-    while time.monotonic() < end and (options.trials is None or number < options.first + options.trials):
-        outcome = soak.trial(number)
-        points.update(where for _, where in outcome.met)
-        met.update(kind for kind, _ in outcome.met)
-        finished += outcome.finished
-        if outcome.fault:
-            failed.append(number)
-            again = (
-                f"python -m tests.soak --seed {options.seed} --first {number} --trials 1 --methods {options.methods}"
-            )
-            print(f"trial {number}: {outcome.fault}\n  after {outcome.met}\n  again: {again}", flush=True)
-        number += 1
+    end, number = time.monotonic() + 60 * options.minutes, options.first
+    last = math.inf if options.trials is None else options.first + options.trials
+    with suppress(KeyboardInterrupt):  # it says how far it came
+        while time.monotonic() < end and number < last:
+            outcome = soak.trial(number)
+            met.update(kind for kind, _ in outcome.met)
+            finished += outcome.finished
+            if outcome.fault:
+                failed.append(number)
+                again = f"--seed {options.seed} --first {number} --trials 1 --methods {options.methods}"
+                print(f"trial {number}: {outcome.fault}\n  after {outcome.met}", flush=True)
+                print(f"  again: python -m tests.soak {again}", flush=True)
+            number += 1
     print(f"faults: {', '.join(f'{kind} {count}' for kind, count in met.most_common())}")
-    kills = sum(met[kind] for kind in KILLS)
+    kills, calls = sum(met[kind] for kind in KILLS), len(soak.points)
     print(
-        f"soak: seed {options.seed}: {kills} kills, {met.total() - kills} other faults, "
-        f"{finished} runs finished, {len(failed)} differences; {len(methods)} methods, "
-        f"{len(points)} places of {sum(map(len, soak.calls.values()))} file-system calls"
+        f"soak: seed {options.seed}: {kills} kills, {met.total() - kills} other faults, {finished} runs finished, "
+        f"{len(failed)} differences; first faults at {min(number - options.first, calls)} of the {calls} file-system "
+        f"calls of {len(methods)} methods"
     )
+    if not failed:
+        shutil.rmtree(place)
     return 1 if failed else 0
 
 
