@@ -75,8 +75,8 @@ class Soak:
         killed = met and fault.kind in KILLS
         if code not in ({-signal.SIGKILL} if killed else {0, 1, 2, 130} if met else {0}):
             outcome.fault = f"exit code {code}: {said}"
-        elif "Traceback" in said or (code > 0 and len(said.splitlines()) != 1):
-            outcome.fault = f"not one line: {said}"
+        elif (code > 0 and not said) or not all(line.startswith("codecl: ") for line in said.splitlines()):
+            outcome.fault = f"not lines for people: {said}"
         elif code == 0 and not finished:
             resumed = [e for e in log_of(path) if e["event"] == "resume"]
             kept = sum(resumed[-1]["epochs"]) + resumed[-1]["epoch"] if resumed else 0
