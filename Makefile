@@ -9,6 +9,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?=
 WORKERS ?= 2
 ARGS ?=
+MINUTES ?= 30
+SECONDS ?= 60
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,7 +18,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := src tests examples perf
 
-.PHONY: help setup demo test quick docs build reproduction bench lint format clean
+.PHONY: help setup demo test quick soak fuzz docs build reproduction bench lint format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +51,12 @@ test: $(STAMP) ## run the tests (WORKERS=2, ARGS=...)
 
 quick: $(STAMP) ## run the tests that take little time
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
+
+soak: $(STAMP) ## kill runs and fail their file-system calls, at every one (MINUTES=30)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
+
+fuzz: $(STAMP) ## give every reader damaged and hostile files (SECONDS=60)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 # Warnings are errors, and nothing is fetched. Always anew (-E): pages come from code as well.
 docs: $(STAMP) ## build the documentation: docs/_build/html/index.html

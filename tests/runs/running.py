@@ -12,8 +12,11 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 from codecl.cli.main import main
 from codecl.runs.records import Result
+from codecl.training import checkpoint
 
 SMALL = ("--tasks", "2", "--epochs", "2", "--set", "batch_size=100")
 
@@ -52,6 +55,39 @@ def log_of(path):
 def epochs_of(path):
     """The epoch events of a log, without the time they took."""
     return [{k: v for k, v in e.items() if k != "seconds"} for e in log_of(path) if e["event"] == "epoch"]
+
+
+def epochs_logged(path):
+    """How many epochs the log of a run has, which may end in a torn line or not be there yet."""
+    log = Path(path) / "log.jsonl"
+    lines = log.read_text().splitlines(keepends=True) if log.exists() else []
+    return sum('"event": "epoch"' in line and line.endswith("\n") for line in lines)
+
+
+def difference_of_runs(path, whole):
+    """In what a finished run differs from another of the same recipe, but for time; empty if in nothing."""
+    for name in ("accuracy", "epochs", "bytes", "validation"):
+        if result_of(path)[name] != result_of(whole)[name]:
+            return f"{name} of the result: {result_of(path)[name]}, not {result_of(whole)[name]}"
+    logs = [[e | {"seconds": 0} for e in log_of(p) if e["event"] in ("epoch", "task")] for p in (path, whole)]
+    if logs[0] != logs[1]:
+        return "the epochs or tasks of the log"
+    states = [checkpoint.load(Path(p) / "final.ckpt") for p in (path, whole)]
+    if not same_tree(*states):
+        return "the final state"
+    left, expected = ({file.name for file in Path(p).iterdir()} for p in (path, whole))
+    return f"the files that are left: {sorted(left ^ expected)}" if left != expected else ""
+
+
+def same_tree(ours, theirs):
+    """Whether two states hold the same bits."""
+    if isinstance(theirs, torch.Tensor):
+        return torch.equal(ours, theirs)
+    if isinstance(theirs, dict):
+        return ours.keys() == theirs.keys() and all(same_tree(ours[key], theirs[key]) for key in theirs)
+    if isinstance(theirs, list | tuple):
+        return len(ours) == len(theirs) and all(map(same_tree, ours, theirs))
+    return ours == theirs
 
 
 def contents(path):

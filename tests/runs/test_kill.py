@@ -9,10 +9,8 @@ import sys
 import time
 
 import pytest
-import torch
 
-from codecl.training import checkpoint
-from tests.runs.running import epochs_of, launching, log_of, result_of
+from tests.runs.running import difference_of_runs, epochs_logged, launching, log_of, result_of
 
 pytestmark = pytest.mark.slow
 
@@ -37,43 +35,7 @@ def whole(launcher, tmp_path_factory):
 
 
 def assert_same_run(path, whole):
-    assert result_of(path)["accuracy"] == result_of(whole)["accuracy"]
-    assert result_of(path)["epochs"] == result_of(whole)["epochs"]
-    assert result_of(path)["bytes"] == result_of(whole)["bytes"]
-    assert epochs_of(path) == epochs_of(whole)
-    tasks = [[e for e in log_of(p) if e["event"] == "task"] for p in (path, whole)]
-    assert tasks[0] == tasks[1]
-    ours, theirs = (checkpoint.load(p / "final.ckpt") for p in (path, whole))
-    assert_same_tree(ours, theirs)
-    left = {file.name for file in path.iterdir()}
-    assert left - {"epoch.ckpt.new"} == {file.name for file in whole.iterdir()}
-
-
-def assert_same_tree(ours, theirs):
-    if isinstance(theirs, torch.Tensor):
-        assert torch.equal(ours, theirs)
-    elif isinstance(theirs, dict):
-        assert ours.keys() == theirs.keys()
-        for key in theirs:
-            assert_same_tree(ours[key], theirs[key])
-    elif isinstance(theirs, list | tuple):
-        for one, other in zip(ours, theirs, strict=True):
-            assert_same_tree(one, other)
-    else:
-        assert ours == theirs
-
-
-def done(path):
-    """How many epochs the log has."""
-    return len(epochs_of_torn(path))
-
-
-def epochs_of_torn(path):
-    try:
-        lines = (path / "log.jsonl").read_text().splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-    return [line for line in lines if '"event": "epoch"' in line and line.endswith("\n")]
+    assert difference_of_runs(path, whole) == ""
 
 
 def again(path, recipe, number):
@@ -90,7 +52,7 @@ def test_killed_at_every_step_of_writing(what, launcher, whole, tmp_path):
         path = tmp_path / f"{what}-{n}"
         if launcher.run("run", *TINY, "--out", path, die=(what, n)) == 0:
             break
-        before = done(path)
+        before = epochs_logged(path)
         if (path / "result.json").exists():  # killed when all was done but removing the checkpoints
             assert result_of(path)["accuracy"] == result_of(whole[TINY])["accuracy"]
             continue
@@ -165,7 +127,7 @@ def test_ctrl_c_says_that_the_same_command_goes_on(whole, launcher, tmp_path):
     for attempt in range(5):  # on a busy machine the run may end before it is interrupted
         path = tmp_path / f"run{attempt}"
         process = launcher.start("run", *RECIPE, "--out", path)
-        while done(path) < 2 or "epoch 2/3" not in process.out.read_text():  # logged first, and then shown
+        while epochs_logged(path) < 2 or "epoch 2/3" not in process.out.read_text():  # logged first, and then shown
             time.sleep(0.001)
         process.kill(signal.SIGINT)
         if (code := process.wait()) != 0:
@@ -183,17 +145,17 @@ def test_ctrl_c_stops_a_comparison_and_its_runs(whole, launcher, tmp_path):
     """The run under way is stopped with it, the next is not begun, and the same command finishes both."""
     asked = ("compare", "--methods", "code-cl", "--seeds", "0,1", "--out", tmp_path, *RECIPE[2:])
     process = launcher.start(*asked)
-    while done(tmp_path / "code-cl-seed0") < 2:
+    while epochs_logged(tmp_path / "code-cl-seed0") < 2:
         time.sleep(0.01)
     process.kill(signal.SIGINT)
     assert process.wait() == 130
     said = "codecl: stopped. What was computed is kept; the same command again goes on.\n"
     assert process.err.read_text().endswith(said)
     assert "Traceback" not in process.err.read_text()
-    before = [done(tmp_path / f"code-cl-seed{seed}") for seed in (0, 1)]
+    before = [epochs_logged(tmp_path / f"code-cl-seed{seed}") for seed in (0, 1)]
     assert before[1] == 0
     time.sleep(0.5)
-    assert [done(tmp_path / f"code-cl-seed{seed}") for seed in (0, 1)] == before  # nobody goes on
+    assert [epochs_logged(tmp_path / f"code-cl-seed{seed}") for seed in (0, 1)] == before  # nobody goes on
     assert launcher.run(*asked) == 0
     assert_same_run(tmp_path / "code-cl-seed0", whole[RECIPE])
     assert result_of(tmp_path / "code-cl-seed1")["seed"] == 1

@@ -106,7 +106,9 @@ def test_json_that_no_run_writes_is_refused_in_one_sentence(text, says):
         Result.from_json(text)
 
 
-@pytest.mark.parametrize("text", [f"a = {DEEP}", f"a = {NESTED}", f"a = {'9' * 5000}", f"a = {2**63}", "a ="])
+@pytest.mark.parametrize(
+    "text", [f"a = {DEEP}", f"a = {NESTED}", f"a = {'9' * 5000}", f"a = {2**63}", "a =", f"[a{'.a' * 9999}]"]
+)
 def test_toml_that_no_run_writes_is_refused_in_one_sentence(text):
     with pytest.raises(ValueError, match=r"^[^\n]*\.$"):
         parse_toml(text)

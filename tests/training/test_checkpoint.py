@@ -6,6 +6,7 @@ import io
 import math
 import os
 import re
+import signal
 import struct
 import zipfile
 from collections import OrderedDict
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from codecl.training import checkpoint
 from codecl.training.checkpoint import COMMENT_LENGTH, BrokenCheckpoint, load, save
+from tests.soak.faults import Fault, install
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support")  # torch's own, whoever touches one
 
@@ -428,3 +430,25 @@ def test_paths_may_be_strings_and_must_exist(tmp_path):
         load(tmp_path / "missing")
     with pytest.raises(FileNotFoundError, match="missing"):
         save(tmp_path / "missing" / "file", 1)
+
+
+@pytest.mark.parametrize(("kind", "raised"), [("EIO", OSError), ("term", KeyboardInterrupt)])
+def test_a_disk_that_fails_or_a_signal_while_reading_says_nothing_against_the_file(tmp_path, kind, raised):
+    """At every call, also within torch's reader, which makes other errors of them."""
+    save(tmp_path / "file", {"a": torch.arange(5), "b": [torch.ones(3), 1.5]})
+    handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    count = install(tmp_path / "file")
+    load(tmp_path / "file")
+    calls, failures = count(), 0
+    try:
+        for at in range(1, calls + 1):
+            restore = install(tmp_path / "file", Fault(kind, at))
+            try:
+                load(tmp_path / "file")
+            except raised:
+                failures += 1
+            finally:
+                restore()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert failures > 20

@@ -128,6 +128,18 @@ MISUSES = {
         lambda: trainer(Stream("s", [task(*["t", 3], *[(X.numpy().astype(np.float64), Y.numpy())] * 3)])),
         "task 't': its inputs are torch.float64, the model's weights torch.float32",
     ),
+    "NaN in an input": (lambda: task(test=(X.index_fill(0, Y[:1], NAN), Y)), "test part: its inputs hold NaN or inf"),
+    "an infinite input": (lambda: task(train=(X / 0, Y)), "train part: its inputs hold NaN or infinite values"),
+    "sparse inputs": (lambda: task(train=(X.to_sparse(), Y)), "train part: inputs must be a dense tensor with values"),
+    "inputs without values": (lambda: task(train=(X.to("meta"), Y)), "dense tensor with values; got .*, meta"),
+    "a second task that the network does not take": (
+        lambda: trainer(Stream("s", [task(), task("wide", 3, *[(torch.randn(12, 9), Y)] * 3)])),
+        r"task 'wide': its inputs are \[9\] of torch.float32, unlike those of the first .* \(RuntimeError: mat1",
+    ),
+    "a second task of whole numbers": (
+        lambda: trainer(Stream("s", [task(), task("whole", 3, *[(X.long(), Y)] * 3)])),
+        r"task 'whole': its inputs are \[6\] of torch.int64",
+    ),
     "no classes": (lambda: task(classes=0), "classes must be a whole number above 0; got 0"),
     "half a class": (lambda: task(classes=2.5), "classes must be a whole number above 0; got 2.5"),
     # Streams.
@@ -183,9 +195,9 @@ MISUSES = {
     "crops of what is no image": (lambda: trainer(plan=Plan(crop=2)).run(), "crop and flip need images"),
     "a measure that gives one number": (measured(lambda x, y: x.mean()), "measure 'mine' must give a number for each"),
     "a measure that gives a Python number": (measured(lambda x, y: 0.5), "measure 'mine' .* got float"),
-    "inputs of NaN": (
-        lambda: trainer(Stream("s", [task(train=(X * NAN, Y))])).run(),
-        "the training loss of task 0 became nan in epoch 1, at learning rate",
+    "inputs that overflow": (
+        lambda: trainer(Stream("s", [task(train=(X.sign() * 3e38, Y))])).run(),
+        "the training loss of task 0 became (nan|inf) in epoch 1, at learning rate",
     ),
     # Settings of methods.
     "half a direction": (lambda: CodeCL(model(), free_dims=2.5), "free_dims must be a whole number; got 2.5"),
@@ -255,3 +267,18 @@ def test_what_is_right_is_taken():
     assert isinstance(made.train, Tensors)
     assert len(trainer(Stream("s", [made]), make=lambda m: CodeCL(m, aperture=20)).run().accuracy) == 1
     assert len(small_stream(1)) == 1
+
+
+def test_tasks_of_other_shapes_that_the_network_takes_are_learned():
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(1, 8)
+
+        def forward(self, x):
+            return self.layer(x.mean(1, keepdim=True)).relu()
+
+    wide = torch.randn(12, 9), Y
+    stream = Stream("s", [task(), task("wide", 3, wide, wide, wide)])
+    found = Trainer(Method(MultiHead(Pooled(), 8, 3)), stream, Plan(epochs=1)).run()
+    assert [[value is not None for value in row] for row in found.accuracy] == [[True, False], [True, True]]

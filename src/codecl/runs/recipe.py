@@ -178,8 +178,11 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise UsageError(
             f"{path} is a directory, not a recipe. To go on with the run in it: codecl run --resume {path}"
         )
-    with refusing(f"{path} is not a recipe: ", OSError):
-        return parse_toml(read_text(path, RECIPE_LIMIT))
+    with refusing(f"{path} is not a recipe: "):
+        try:
+            return parse_toml(read_text(path, RECIPE_LIMIT))
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def parse_change(text: str) -> tuple[str, Any]:

@@ -227,7 +227,7 @@ class RunDirectory:
         return self._opened_for or self.recipe()
 
     def _remove(self, *patterns: str, but: str = "") -> None:
-        for file in {file for pattern in patterns for file in self.path.glob(pattern)}:
+        for file in sorted({file for pattern in patterns for file in self.path.glob(pattern)}):
             if file.name != but:
                 file.unlink()
         sync_directory(self.path)

@@ -20,6 +20,8 @@ from codecl.files import open_regular
 MEGABYTE = 2**20
 MAX_DEPTH = 64
 """Far below Python's recursion limit, far above what a record needs."""
+MAX_DOTS = 1000
+"""In a line of TOML: the time that Python's parser takes grows with the square of the parts of a dotted key."""
 TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep."
 TOO_LONG = "it has a whole number of more than 64 bits."
 
@@ -58,6 +60,8 @@ def parse_json(text: str) -> Any:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The table of a TOML document; ``tomllib.TOMLDecodeError`` is a ``ValueError`` too."""
+    if any(line.count(".") > MAX_DOTS for line in text.splitlines()):
+        raise ValueError(f"it has a line of more than {MAX_DOTS} dots.")
     table: dict[str, Any] = _cleaned(_parse(text, tomllib.loads), toml=True)
     return table
 

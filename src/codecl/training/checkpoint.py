@@ -73,10 +73,19 @@ def load(path: str | os.PathLike[str]) -> Any:
         tree = torch.load(os.fspath(path), map_location="cpu", weights_only=True, mmap=True)
         return _Copy(size).plain(tree)
     except Exception as error:  # whatever a forged file makes the readers of zip and pickle raise
+        if (other := _not_of_the_file(error)) is not None:
+            raise other from None
         raise BrokenCheckpoint(
             f"{path} does not hold a checkpoint ({type(error).__name__}: {str(error)[:200]}). "
             "Its checksum is right, so codecl did not write it: do not use it."
         ) from error
+
+
+def _not_of_the_file(error: BaseException | None) -> BaseException | None:
+    """What ``error`` comes from, if that is the disk or a signal, which torch's reader turns into errors of its own."""
+    while isinstance(error, Exception) and not (isinstance(error, OSError) and error.errno is not None):
+        error = error.__context__
+    return error
 
 
 def _check_members(data: bytes) -> int:

@@ -6,6 +6,7 @@ dataset.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -184,6 +185,8 @@ class Task:
                 raise ValueError(
                     f"{where}: it is empty; every part needs inputs. Hold some of the training inputs out."
                 )
+            if isinstance(part, Tensors):
+                check_inputs(where, part.inputs)
             check_labels(where, part.labels if isinstance(part, Tensors) else _first(where, part)[1], self.classes)
             if isinstance(part, FromDataset):
                 part = CheckedDataset(part.dataset, part.collate, where, self.classes)
@@ -207,6 +210,14 @@ class CheckedDataset(FromDataset):
         batch = super().take(indices)
         check_labels(self.where, batch[1], self.classes)
         return batch
+
+
+def check_inputs(where: str, inputs: Tensor) -> None:
+    """Refuse inputs in memory that are not there, or not finite; ``where`` names the part."""
+    if inputs.layout is not torch.strided or inputs.is_meta:
+        raise ValueError(f"{where}: inputs must be a dense tensor with values; got {inputs.layout}, {inputs.device}.")
+    if inputs.is_floating_point() and not all(map(math.isfinite, torch.aminmax(inputs))):
+        raise ValueError(f"{where}: its inputs hold NaN or infinite values. Remove or replace them.")
 
 
 def check_labels(where: str, labels: Tensor, classes: int) -> None:
