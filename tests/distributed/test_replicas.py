@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from codecl.method.replicas import Replicas
 from codecl.methods import METHODS
 from tests.distributed import worker
+from tests.distributed.processes import States, on_two, tensors
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 REFUSED = {"er", "a-gem", "dfgp", "owm", "multitask"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "code-cl": {"free_dims": 4, "overlap": 0.1, "samples": 32},
@@ -46,37 +38,13 @@ CASES = {method: make_case(method) for method in sorted(METHODS.keys() - REFUSED
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Any]]]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> States:
     """For each of two processes, the states at the end of every case."""
-    out = tmp_path_factory.mktemp("distributed") / "out"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    variables |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    command = [sys.executable, "-m", "tests.distributed.worker", json.dumps(list(CASES.values())), str(out)]
-    workers = [
-        subprocess.Popen(command, env=os.environ | variables | {"RANK": rank}, stderr=subprocess.PIPE, text=True)
-        for rank in "01"
-    ]
-    errors = [process.communicate(timeout=300)[1] for process in workers]
-    assert [process.returncode for process in workers] == [0, 0], "\n".join(errors)
-    return [dict(zip(CASES, torch.load(f"{out}.{rank}", weights_only=True), strict=True)) for rank in "01"]
-
-
-def tensors(tree: Any, place: str = "") -> Iterator[tuple[str, Tensor]]:
-    if isinstance(tree, Tensor):
-        yield place, tree
-    elif isinstance(tree, Mapping):
-        for key, value in tree.items():
-            yield from tensors(value, f"{place}.{key}")
-    elif isinstance(tree, (list, tuple)):
-        for i, value in enumerate(tree):
-            yield from tensors(value, f"{place}.{i}")
+    return on_two("tests.distributed.worker", CASES, tmp_path_factory.mktemp("distributed") / "out")
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_both_learn_what_one_learns_alone(name: str, both: list[dict[str, dict[str, Any]]]) -> None:
+def test_both_learn_what_one_learns_alone(name: str, both: States) -> None:
     alone, (first, second) = worker.learn(CASES[name], 0, 1), (states[name] for states in both)
     for (place, a), (_, b) in zip(tensors(first), tensors(second), strict=True):
         assert torch.equal(a, b), f"the processes differ at {place}"
@@ -111,10 +79,3 @@ def test_without_a_group_the_model_is_trained_itself() -> None:
         method.replicate()
     method.begin_task(0)
     assert method.replicate() is method.model
-
-
-@pytest.fixture
-def one_process() -> Iterator[dist.ProcessGroup]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield dist.group.WORLD
-    dist.destroy_process_group()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -76,7 +77,7 @@ def learn(case: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
     return {"model": model.state_dict(), "method": method.state_dict()}
 
 
-def main() -> None:
+def main(learn: Callable[[dict[str, Any], int, int], dict[str, Any]]) -> None:
     cases, out = json.loads(sys.argv[1]), sys.argv[2]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -86,4 +87,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(learn)

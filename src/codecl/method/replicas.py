@@ -10,18 +10,22 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from codecl.attach.heads import TaskHeads
 from codecl.attach.probe import Probe
+from codecl.attach.shards import is_sharded, reshard
+from codecl.method.shards import check_shards, in_shards, shard_new_heads
 
 if TYPE_CHECKING:
     from codecl.method.method import Method
 
 Group = dist.ProcessGroup | Literal["alone"] | None
+Found = TypeVar("Found", str, int)
 
 
 class Replicas:
@@ -40,6 +44,8 @@ class Replicas:
         if isinstance(group, dist.ProcessGroup) and dist.get_world_size(group) > 1:
             self.group = group
         self.alone = group == "alone"
+        self.sharded = False
+        """Whether the model is in shards."""
         self._net: nn.parallel.DistributedDataParallel | None = None
 
     @property
@@ -71,25 +77,42 @@ class Replicas:
 
     def check(self, method: Method) -> None:
         """Refuse to learn where other processes would learn something else without a word."""
-        sharded = [name for name, value in method.model.named_parameters() if type(value.data).__name__ == "DTensor"]
-        if sharded:
-            raise TypeError(
-                f"'{sharded[0]}' is in shards (fully_shard), which is not supported. Train whole models, on several "
-                "processes with net = method.replicate()."
-            )
+        reshard(method.model)
+        self.sharded = in_shards(method.model)
         if self.several and not method.distributed:
             raise ValueError(
                 f"{method.name} draws or keeps samples of its own on each process and cannot learn on several. "
                 "Learn it on one, or choose another method."
             )
-        if self.group is not None or self.alone or not (dist.is_available() and dist.is_initialized()):
-            return
-        if (processes := dist.get_world_size()) > 1:
+        told = self.group is not None or self.alone
+        if not told and dist.is_available() and dist.is_initialized() and (processes := dist.get_world_size()) > 1:
             raise RuntimeError(
                 f"this is one of {processes} processes, and the method was not told: each would remember other inputs. "
                 "Make it with group=torch.distributed.group.WORLD and train net = method.replicate(), or with "
                 "group='alone' if every process learns for itself."
             )
+        if self.sharded:
+            check_shards(method, self.group)
+
+    def reshard(self, model: nn.Module) -> None:
+        """Let every process hold its shards alone, if there are any."""
+        if self.sharded:
+            reshard(model)
+
+    def shard(self, model: nn.Module, heads: TaskHeads) -> None:
+        """Cut heads that were made since, if there are shards."""
+        if self.sharded:
+            reshard(model)
+            shard_new_heads(model, heads, self.group)
+
+    def union(self, found_here: Iterable[Found]) -> list[Found]:
+        """What processes found in their shards and shares, on each of them; without shards each goes by its own."""
+        own = list(found_here)
+        if self.group is None or not self.sharded:
+            return own
+        found: list[Any] = [None] * dist.get_world_size(self.group)
+        dist.all_gather_object(found, own, group=self.group)
+        return list(dict.fromkeys(one for of_process in found for one in of_process))
 
     def whole(self, loader: Iterable[Any] | None) -> Iterable[Any] | None:
         """The batches of all processes, the same on each; a loader with ``same_on_all`` has them already."""
@@ -123,17 +146,17 @@ class Replicas:
         if self._net is not None and self._net._join_config.enable:
             return False
         found: list[Any] = [None] * dist.get_world_size(self.group)
-        own = {name: [v.cpu() for v in probe.products] for name, probe in probes.items()}
-        dist.all_gather_object(found, own, group=self.group)
+        dist.all_gather_object(found, {name: probe.share() for name, probe in probes.items()}, group=self.group)
         for name, probe in probes.items():
-            probe.deliver_products([v for of_rank in found for v in of_rank.get(name, ())])
+            probe.receive([of_process[name] for of_process in found if name in of_process])
         return True
 
     @torch.no_grad()
     def same_model(self, model: nn.Module) -> None:
-        """Parameters and buffers as process 0 has them."""
+        """Parameters and buffers as process 0 has them, but for those in shards, of which each has its own part."""
+        self.reshard(model)
         if self.group is not None:
-            for value in (*model.parameters(), *model.buffers()):
+            for value in (value for value in (*model.parameters(), *model.buffers()) if not is_sharded(value)):
                 dist.broadcast(value.data, src=dist.get_global_rank(self.group, 0), group=self.group)
 
     def same_method(self, method: Method) -> None:
@@ -150,7 +173,7 @@ class Replicas:
 
     def wrap(self, method: Method, **options: Any) -> nn.Module:
         """``model`` and what the task adds to it under DistributedDataParallel; the model itself in one process."""
-        if self.group is None:
+        if self.group is None or self.sharded:
             return method.model
         together = _WithTask(method.model, list(method.parameters()))
         self._net = nn.parallel.DistributedDataParallel(
