@@ -15,25 +15,36 @@ from tests.distributed.processes import States, on_two, tensors
 
 pytestmark = pytest.mark.slow
 
-REFUSED = {"er", "a-gem", "dfgp", "owm", "multitask"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "code-cl": {"free_dims": 4, "overlap": 0.1, "samples": 32},
     "gpm": {"threshold": 0.9, "samples": 32},
     "hat": {"smax": 50.0},
     "ewc": {"strength": 10.0},
+    "er": {"memory": 20, "replay": 7},
+    "a-gem": {"memory_per_class": 3, "reference": 5},
+    "dfgp": {"mixup": 1.0, "eta": 0.5, "rho": 0.3, "samples": 32},
+    "owm": {"clip": 0.5},
 }
 
 
-def make_case(method: str, optimizer: str = "sgd", network: str = "mlp", accumulate: bool = False) -> dict[str, Any]:
-    chosen = {"method": method, "settings": SETTINGS.get(method, {}), "optimizer": optimizer}
-    return chosen | {"network": network, "accumulate": accumulate}
+def make_case(method: str, optimizer: str = "sgd", network: str = "mlp", **more: bool) -> dict[str, Any]:
+    chosen = {"method": method, "settings": SETTINGS.get(method, {}), "optimizer": optimizer, "network": network}
+    return chosen | {"accumulate": False, "trainer": False} | more
 
 
-CASES = {method: make_case(method) for method in sorted(METHODS.keys() - REFUSED)} | {
+CASES = {method: make_case(method) for method in METHODS} | {
     "code-cl with momentum, decay and clipping": make_case("code-cl", "momentum"),
     "code-cl with AdamW": make_case("code-cl", "adamw"),
     "code-cl on a convolution": make_case("code-cl", network="cnn"),
     "code-cl with accumulation": make_case("code-cl", accumulate=True),
+    "er with momentum, decay and clipping": make_case("er", "momentum"),
+    "owm on a convolution": make_case("owm", network="cnn"),
+    "code-cl in the trainer": make_case("code-cl", trainer=True),
+    "er in the trainer": make_case("er", trainer=True),
+    "a-gem in the trainer": make_case("a-gem", trainer=True),
+    "dfgp in the trainer": make_case("dfgp", trainer=True),
+    "owm in the trainer": make_case("owm", trainer=True),
+    "multitask in the trainer": make_case("multitask", trainer=True),
 }
 
 
@@ -52,12 +63,34 @@ def test_both_learn_what_one_learns_alone(name: str, both: States) -> None:
         torch.testing.assert_close(first["model"][place], value, rtol=0, atol=1e-8, msg=place)
 
 
-@pytest.mark.parametrize("method", sorted(REFUSED))
-def test_what_draws_samples_of_its_own_is_refused_by_name(method: str, one_process: dist.ProcessGroup) -> None:
+def test_a_method_that_cannot_is_refused_by_name(one_process: dist.ProcessGroup) -> None:
+    class Mine(METHODS["gpm"]):  # type: ignore[misc]
+        name = "mine"
+        distributed = False
+
     replicas = Replicas(one_process)
     replicas.group = one_process  # as if there were others
-    with pytest.raises(ValueError, match=f"^{method} draws or keeps samples"):
-        replicas.check(METHODS[method](worker.make_model("mlp")))
+    with pytest.raises(ValueError, match=r"^mine draws or keeps samples"):
+        replicas.check(Mine(worker.make_model("mlp")))
+
+
+@pytest.mark.parametrize("method", ["er", "owm", "dfgp", "a-gem"])
+def test_processes_that_no_longer_step_are_not_waited_for(method: str, one_process: dist.ProcessGroup) -> None:
+    learner = METHODS[method](worker.make_model("mlp"), **SETTINGS[method])
+    learner.replicas.group = one_process  # as if there were others
+    batches = worker.make_batches(0, "mlp")[:2]
+    learner.begin_task(0, batches)
+    net = learner.replicate()
+    optimizer = worker.make_optimizer("sgd", learner.model.parameters())
+    learner.guard(optimizer)
+
+    def learn() -> None:
+        for x, y in learner.watch(batches):
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+
+    with net.join(), pytest.raises(RuntimeError, match=r"within net.join.. some processes no longer step"):
+        learn()
 
 
 def test_a_method_that_was_not_told_of_other_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

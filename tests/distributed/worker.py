@@ -15,10 +15,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from codecl import Method
 from codecl.methods import METHODS
 from codecl.networks import MLP, MultiHead
+from codecl.training.engine import Trainer
+from codecl.training.plan import Plan
+from codecl.training.stream import Stream, Task, Tensors
 
 TASKS, BATCH, D = 3, 16, 6
+PLAN = Plan(epochs=2, batch_size=21, lr=0.05, rule="annealed")
+"""The last batch has one input, of which one of two processes has no share."""
 
 
 def make_model(network: str) -> nn.Module:
@@ -34,6 +40,12 @@ def make_batches(task: int, network: str) -> list[tuple[Tensor, Tensor]]:
     y = (x @ torch.randn(D * 4, 3, generator=draw).double()).argmax(1)
     shaped = x.reshape(-1, 1, D, 4) if network == "cnn" else x
     return [(shaped[i : i + BATCH], y[i : i + BATCH]) for i in range(0, len(y), BATCH)]
+
+
+def make_stream(network: str) -> Stream:
+    """The same inputs for a trainer, which hands out whole batches."""
+    parts = [Tensors(*map(torch.cat, zip(*make_batches(t, network), strict=True))) for t in range(TASKS)]
+    return Stream("the same", [Task(f"task {t}", 3, part, part, part) for t, part in enumerate(parts)])
 
 
 def make_optimizer(name: str, parameters: Any) -> torch.optim.Optimizer:
@@ -53,7 +65,11 @@ def learn(case: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
                 parameter.add_(1.0)  # process 0 counts
     group = dist.group.WORLD if world > 1 else None
     method = METHODS[case["method"]](model, group=group, **case["settings"])
-    for t in range(TASKS):
+    if case["trainer"]:
+        Trainer(method, make_stream(case["network"]), PLAN).run()
+    elif method.joint:
+        learn_jointly(case, method, rank, world)
+    for t in range(0 if method.joint or case["trainer"] else TASKS):
         whole = make_batches(t, case["network"])
         share = BATCH // world
         own = [(x[rank * share : (rank + 1) * share], y[rank * share : (rank + 1) * share]) for x, y in whole]
@@ -75,6 +91,24 @@ def learn(case: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
                 optimizer.zero_grad()
         method.end_task(own)
     return {"model": model.state_dict(), "method": method.state_dict()}
+
+
+def learn_jointly(case: dict[str, Any], method: Method, rank: int, world: int) -> None:
+    """All tasks at once, in batches that are made of inputs of each."""
+    torch.manual_seed(rank)
+    for t in range(TASKS):
+        method.begin_task(t)
+    net, share = method.replicate(), BATCH // world
+    optimizer = make_optimizer(case["optimizer"], method.model.parameters())
+    for batches in zip(*(make_batches(t, case["network"]) for t in range(TASKS)), strict=True):
+        tasks = torch.arange(TASKS).repeat_interleave(BATCH)
+        for some in torch.randperm(len(tasks), generator=torch.Generator().manual_seed(0)).split(BATCH):
+            own = some[rank * share : (rank + 1) * share]
+            x, y = (torch.cat(parts)[own] for parts in zip(*batches, strict=True))
+            optimizer.zero_grad()
+            method.objective((x, y, tasks[own]), net).backward()
+            optimizer.step()
+    method.end_task()
 
 
 def main(learn: Callable[[dict[str, Any], int, int], dict[str, Any]]) -> None:

@@ -346,6 +346,7 @@ class Method:
         ``epoch`` of ``epochs`` says how far the task has come, for methods that change something on the way.
         """
         count = length(loader)
+        self.replicas.same_batches = getattr(loader, "same_on_all", False)
         try:
             for i, batch in enumerate(loader):
                 self._batch = batch

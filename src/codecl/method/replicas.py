@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
@@ -46,6 +46,10 @@ class Replicas:
         self.alone = group == "alone"
         self.sharded = False
         """Whether the model is in shards."""
+        self.counts = True
+        """Whether what this process took as its share of a batch counts."""
+        self.same_batches = False
+        """Whether all processes are handed the same batches, and not a share each."""
         self._net: nn.parallel.DistributedDataParallel | None = None
 
     @property
@@ -65,15 +69,68 @@ class Replicas:
             return batch, 1.0
         inputs, processes = len(batch[0]), dist.get_world_size(self.group)
         begin, end = (inputs * r // processes for r in (self.rank, self.rank + 1))
+        self.counts = begin < end
         some = slice(begin, end) if begin < end else slice(inputs - 1, inputs)
         return tuple(value[some] for value in batch), (end - begin) * processes / inputs
 
-    def mean_of(self, number: Tensor) -> Tensor:
-        """The mean of a number over all processes."""
+    def mean_of(self, value: Tensor) -> Tensor:
+        """The mean of a tensor over all processes; ``value`` itself is not needed afterwards."""
         if self.group is not None:
-            dist.all_reduce(number, group=self.group)
-            number = number / dist.get_world_size(self.group)
-        return number
+            value = value.contiguous()
+            dist.all_reduce(value, group=self.group)
+            value = value / dist.get_world_size(self.group)
+        return value
+
+    def mean_over_inputs(self, mean: Tensor, inputs: int) -> Tensor:
+        """Of the mean over the ``inputs`` of each process, that over the inputs of all."""
+        if self.group is None:
+            return mean
+        self.check_all_step()
+        size = torch.tensor([mean.numel(), -mean.numel()], device=mean.device)
+        dist.all_reduce(size, dist.ReduceOp.MAX, group=self.group)
+        if size.sum() != 0:
+            raise ValueError(
+                "the processes have inputs of different sizes in one step, so that there is no mean of them: give all "
+                "the same, texts of one length, say."
+            )
+        n = inputs if self.counts else 0
+        total = torch.cat([mean.flatten() * n, mean.new_tensor([n])])
+        dist.all_reduce(total, group=self.group)
+        return (total[:-1] / total[-1]).reshape(mean.shape)
+
+    def first_of(self, value: Tensor) -> Tensor:
+        """What process 0 has as ``value``, on all of them."""
+        if self.group is not None:
+            dist.broadcast(value, src=dist.get_global_rank(self.group, 0), group=self.group)
+        return value
+
+    def joined(self, batch: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """What the batches of all processes have together, one after the other, unless all have the same."""
+        if self.group is None or self.same_batches:
+            return tuple(batch)
+        self.check_all_step()
+        every = list(_Gathered([tuple(batch)], self.group))
+        return tuple(torch.cat(parts).to(own.device) for own, *parts in zip(batch, *every, strict=True))
+
+    @torch.no_grad()
+    def average(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Give each of ``parameters`` the mean of its gradients in all processes; one that is none counts as zero."""
+        if self.group is None:
+            return
+        self.check_all_step()
+        learned = [parameter for parameter in parameters if parameter.requires_grad]
+        found = torch.tensor([parameter.grad is not None for parameter in learned], dtype=torch.int)
+        dist.all_reduce(found, group=self.group)
+        for parameter in (parameter for parameter, count in zip(learned, found.tolist(), strict=True) if count):
+            parameter.grad = self.mean_of(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+
+    def check_all_step(self) -> None:
+        """Refuse to wait for processes that have no batches left."""
+        if self._net is not None and self._net._join_config.enable:
+            raise RuntimeError(
+                "within net.join() some processes no longer step, and this method asks all of them in each: give every "
+                "process as many batches."
+            )
 
     def check(self, method: Method) -> None:
         """Refuse to learn where other processes would learn something else without a word."""
