@@ -78,14 +78,15 @@ def make_batches(task: int, network: str) -> list[tuple[Tensor, Tensor]]:
     return [(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, len(y), BATCH)]
 
 
-def shard(model: nn.Module) -> None:
-    """Some parts by themselves, and the rest with the model."""
+def shard(model: nn.Module, **options: Any) -> None:
+    """Some parts by themselves, down to single layers, and the rest with the model."""
     for module in model.modules():
-        if isinstance(module, (nn.TransformerEncoderLayer, Block)):
-            fully_shard(module)
+        single = isinstance(model, MultiHead) and isinstance(model.backbone, MLP) and isinstance(module, nn.Linear)
+        if single or isinstance(module, (nn.TransformerEncoderLayer, Block)):
+            fully_shard(module, **options)
     if isinstance(model, OneHead):
-        fully_shard(model.body)
-    fully_shard(model)
+        fully_shard(model.body, **options)
+    fully_shard(model, **options)
 
 
 def attached(case: dict[str, Any], model: nn.Module, group: dist.ProcessGroup | None) -> Method:

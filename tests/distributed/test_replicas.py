@@ -29,7 +29,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def make_case(method: str, optimizer: str = "sgd", network: str = "mlp", **more: bool) -> dict[str, Any]:
     chosen = {"method": method, "settings": SETTINGS.get(method, {}), "optimizer": optimizer, "network": network}
-    return chosen | {"accumulate": False, "trainer": False} | more
+    return chosen | {"accumulate": False, "trainer": False, "uneven": False} | more
 
 
 CASES = {method: make_case(method) for method in METHODS} | {
@@ -38,6 +38,7 @@ CASES = {method: make_case(method) for method in METHODS} | {
     "code-cl on a convolution": make_case("code-cl", network="cnn"),
     "code-cl with accumulation": make_case("code-cl", accumulate=True),
     "er with momentum, decay and clipping": make_case("er", "momentum"),
+    "code-cl with a layer that one process calls": make_case("code-cl", network="branch"),
     "owm on a convolution": make_case("owm", network="cnn"),
     "code-cl in the trainer": make_case("code-cl", trainer=True),
     "er in the trainer": make_case("er", trainer=True),
@@ -48,17 +49,25 @@ CASES = {method: make_case(method) for method in METHODS} | {
 }
 
 
+UNEVEN = {"code-cl on uneven loaders": make_case("code-cl", uneven=True)}
+
+
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> States:
     """For each of two processes, the states at the end of every case."""
-    return on_two("tests.distributed.worker", CASES, tmp_path_factory.mktemp("distributed") / "out")
+    return on_two("tests.distributed.worker", CASES | UNEVEN, tmp_path_factory.mktemp("distributed") / "out")
+
+
+@pytest.mark.parametrize("name", CASES | UNEVEN)
+def test_both_know_the_same(name: str, both: States) -> None:
+    first, second = (states[name] for states in both)
+    for (place, a), (_, b) in zip(tensors(first), tensors(second), strict=True):
+        assert torch.equal(a, b), f"the processes differ at {place}"
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_both_learn_what_one_learns_alone(name: str, both: States) -> None:
-    alone, (first, second) = worker.learn(CASES[name], 0, 1), (states[name] for states in both)
-    for (place, a), (_, b) in zip(tensors(first), tensors(second), strict=True):
-        assert torch.equal(a, b), f"the processes differ at {place}"
+    alone, first = worker.learn(CASES[name], 0, 1), both[0][name]
     for place, value in alone["model"].items():
         torch.testing.assert_close(first["model"][place], value, rtol=0, atol=1e-8, msg=place)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -27,7 +27,24 @@ PLAN = Plan(epochs=2, batch_size=21, lr=0.05, rule="annealed")
 """The last batch has one input, of which one of two processes has no share."""
 
 
+class Branch(nn.Module):
+    """A layer that only some inputs pass: those of the first process, as ``make_batches`` orders them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.every, self.some = nn.Linear(D * 4, 16), nn.Linear(D * 4, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.every(x)
+        passing = x[:, 0] > 0
+        if passing.any():
+            y = y.index_add(0, passing.nonzero().flatten(), self.some(x[passing]))
+        return y.relu()
+
+
 def make_model(network: str) -> nn.Module:
+    if network == "branch":
+        return MultiHead(Branch(), 16, [3] * TASKS, bias=True).double()
     if network == "mlp":
         return MultiHead(MLP((D * 4, 20, 20)), 20, [3] * TASKS, bias=True).double()
     backbone = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(24 * D, 16), nn.ReLU())
@@ -38,6 +55,8 @@ def make_batches(task: int, network: str) -> list[tuple[Tensor, Tensor]]:
     draw = torch.Generator().manual_seed(task)
     x = torch.randn(4 * BATCH, D * 4, generator=draw).double() @ torch.randn(D * 4, D * 4, generator=draw).double() / 4
     y = (x @ torch.randn(D * 4, 3, generator=draw).double()).argmax(1)
+    if network == "branch":  # of every batch, the second half does not pass
+        x[:, 0] = x[:, 0].abs() * (1 - 2 * (torch.arange(len(x)) % BATCH >= BATCH // 2).double())
     shaped = x.reshape(-1, 1, D, 4) if network == "cnn" else x
     return [(shaped[i : i + BATCH], y[i : i + BATCH]) for i in range(0, len(y), BATCH)]
 
@@ -73,24 +92,36 @@ def learn(case: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
         whole = make_batches(t, case["network"])
         share = BATCH // world
         own = [(x[rank * share : (rank + 1) * share], y[rank * share : (rank + 1) * share]) for x, y in whole]
+        own = own[: len(own) - rank] if case["uneven"] else own
         torch.manual_seed(t if rank == 0 else 100 + t)
         method.begin_task(t, own)
         net = method.replicate()
         optimizer = make_optimizer(case["optimizer"], model.parameters())
         method.guard(optimizer)
         for epoch in range(2):
-            for i, (x, y) in enumerate(method.watch(own, epoch, 2)):
-                waits = case["accumulate"] and i % 2 == 0
-                with net.no_sync() if waits and world > 1 else nullcontext():
-                    nn.functional.cross_entropy(net(x), y).backward()
-                if waits:
-                    continue
-                if case["optimizer"] == "momentum":
-                    nn.utils.clip_grad_norm_([*model.parameters(), *method.parameters()], 0.5)
-                optimizer.step()
-                optimizer.zero_grad()
+            with net.join() if case["uneven"] else nullcontext():
+                train(case, method, net, optimizer, method.watch(own, epoch, 2))
         method.end_task(own)
     return {"model": model.state_dict(), "method": method.state_dict()}
+
+
+def train(
+    case: dict[str, Any],
+    method: Method,
+    net: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Iterable[tuple[Tensor, Tensor]],
+) -> None:
+    for i, (x, y) in enumerate(batches):
+        waits = case["accumulate"] and i % 2 == 0
+        with net.no_sync() if waits and net is not method.model else nullcontext():
+            nn.functional.cross_entropy(net(x), y).backward()
+        if waits:
+            continue
+        if case["optimizer"] == "momentum":
+            nn.utils.clip_grad_norm_([*method.model.parameters(), *method.parameters()], 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def learn_jointly(case: dict[str, Any], method: Method, rank: int, world: int) -> None:

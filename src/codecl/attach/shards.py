@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 
@@ -97,12 +98,13 @@ class _Averaged(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> Tensor:
-        from torch.distributed.tensor import DTensor, Partial, Replicate
+        from torch.distributed.tensor import DTensor, Replicate
 
-        everywhere = ctx.mesh.ndim
-        total = DTensor.from_local(G, ctx.mesh, [Partial()] * everywhere, run_check=False)
-        mean: Tensor = total.redistribute(placements=[Replicate()] * everywhere) / ctx.mesh.size()
-        return mean
+        mesh, total = ctx.mesh, G.clone(memory_format=torch.contiguous_format)
+        everyone = mesh.size() == dist.get_world_size()  # one sum has the same bits on all, several might not
+        for group in [dist.group.WORLD] if everyone else mesh.get_all_groups():
+            dist.all_reduce(total, group=group)
+        return DTensor.from_local(total / mesh.size(), mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 def refused_layout(value: Tensor) -> str | None:
@@ -124,5 +126,5 @@ def reshard(model: nn.Module) -> None:
     place, and with them values from before whatever is set next.
     """
     for module in model.modules():
-        if hasattr(module, "set_reshard_after_forward"):
+        if hasattr(module, "unshard") and hasattr(module, "reshard"):
             cast(Any, module).reshard()
