@@ -2,94 +2,104 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from codecl.method.replicas import Replicas
 from codecl.methods import METHODS
 from tests.distributed import worker
+from tests.distributed.processes import States, on_two, tensors
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
-REFUSED = {"er", "a-gem", "dfgp", "owm", "multitask"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "code-cl": {"free_dims": 4, "overlap": 0.1, "samples": 32},
     "gpm": {"threshold": 0.9, "samples": 32},
     "hat": {"smax": 50.0},
     "ewc": {"strength": 10.0},
+    "er": {"memory": 20, "replay": 7},
+    "a-gem": {"memory_per_class": 3, "reference": 5},
+    "dfgp": {"mixup": 1.0, "eta": 0.5, "rho": 0.3, "samples": 32},
+    "owm": {"clip": 0.5},
 }
 
 
-def make_case(method: str, optimizer: str = "sgd", network: str = "mlp", accumulate: bool = False) -> dict[str, Any]:
-    chosen = {"method": method, "settings": SETTINGS.get(method, {}), "optimizer": optimizer}
-    return chosen | {"network": network, "accumulate": accumulate}
+def make_case(method: str, optimizer: str = "sgd", network: str = "mlp", **more: bool) -> dict[str, Any]:
+    chosen = {"method": method, "settings": SETTINGS.get(method, {}), "optimizer": optimizer, "network": network}
+    return chosen | {"accumulate": False, "trainer": False, "uneven": False} | more
 
 
-CASES = {method: make_case(method) for method in sorted(METHODS.keys() - REFUSED)} | {
+CASES = {method: make_case(method) for method in METHODS} | {
     "code-cl with momentum, decay and clipping": make_case("code-cl", "momentum"),
     "code-cl with AdamW": make_case("code-cl", "adamw"),
     "code-cl on a convolution": make_case("code-cl", network="cnn"),
     "code-cl with accumulation": make_case("code-cl", accumulate=True),
+    "er with momentum, decay and clipping": make_case("er", "momentum"),
+    "code-cl with a layer that one process calls": make_case("code-cl", network="branch"),
+    "owm on a convolution": make_case("owm", network="cnn"),
+    "code-cl in the trainer": make_case("code-cl", trainer=True),
+    "er in the trainer": make_case("er", trainer=True),
+    "a-gem in the trainer": make_case("a-gem", trainer=True),
+    "dfgp in the trainer": make_case("dfgp", trainer=True),
+    "owm in the trainer": make_case("owm", trainer=True),
+    "multitask in the trainer": make_case("multitask", trainer=True),
 }
 
 
+UNEVEN = {"code-cl on uneven loaders": make_case("code-cl", uneven=True)}
+
+
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Any]]]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> States:
     """For each of two processes, the states at the end of every case."""
-    out = tmp_path_factory.mktemp("distributed") / "out"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    variables |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    command = [sys.executable, "-m", "tests.distributed.worker", json.dumps(list(CASES.values())), str(out)]
-    workers = [
-        subprocess.Popen(command, env=os.environ | variables | {"RANK": rank}, stderr=subprocess.PIPE, text=True)
-        for rank in "01"
-    ]
-    errors = [process.communicate(timeout=300)[1] for process in workers]
-    assert [process.returncode for process in workers] == [0, 0], "\n".join(errors)
-    return [dict(zip(CASES, torch.load(f"{out}.{rank}", weights_only=True), strict=True)) for rank in "01"]
+    return on_two("tests.distributed.worker", CASES | UNEVEN, tmp_path_factory.mktemp("distributed") / "out")
 
 
-def tensors(tree: Any, place: str = "") -> Iterator[tuple[str, Tensor]]:
-    if isinstance(tree, Tensor):
-        yield place, tree
-    elif isinstance(tree, Mapping):
-        for key, value in tree.items():
-            yield from tensors(value, f"{place}.{key}")
-    elif isinstance(tree, (list, tuple)):
-        for i, value in enumerate(tree):
-            yield from tensors(value, f"{place}.{i}")
+@pytest.mark.parametrize("name", CASES | UNEVEN)
+def test_both_know_the_same(name: str, both: States) -> None:
+    first, second = (states[name] for states in both)
+    for (place, a), (_, b) in zip(tensors(first), tensors(second), strict=True):
+        assert torch.equal(a, b), f"the processes differ at {place}"
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_both_learn_what_one_learns_alone(name: str, both: list[dict[str, dict[str, Any]]]) -> None:
-    alone, (first, second) = worker.learn(CASES[name], 0, 1), (states[name] for states in both)
-    for (place, a), (_, b) in zip(tensors(first), tensors(second), strict=True):
-        assert torch.equal(a, b), f"the processes differ at {place}"
+def test_both_learn_what_one_learns_alone(name: str, both: States) -> None:
+    alone, first = worker.learn(CASES[name], 0, 1), both[0][name]
     for place, value in alone["model"].items():
         torch.testing.assert_close(first["model"][place], value, rtol=0, atol=1e-8, msg=place)
 
 
-@pytest.mark.parametrize("method", sorted(REFUSED))
-def test_what_draws_samples_of_its_own_is_refused_by_name(method: str, one_process: dist.ProcessGroup) -> None:
+def test_a_method_that_cannot_is_refused_by_name(one_process: dist.ProcessGroup) -> None:
+    class Mine(METHODS["gpm"]):  # type: ignore[misc]
+        name = "mine"
+        distributed = False
+
     replicas = Replicas(one_process)
     replicas.group = one_process  # as if there were others
-    with pytest.raises(ValueError, match=f"^{method} draws or keeps samples"):
-        replicas.check(METHODS[method](worker.make_model("mlp")))
+    with pytest.raises(ValueError, match=r"^mine draws or keeps samples"):
+        replicas.check(Mine(worker.make_model("mlp")))
+
+
+@pytest.mark.parametrize("method", ["er", "owm", "dfgp", "a-gem"])
+def test_processes_that_no_longer_step_are_not_waited_for(method: str, one_process: dist.ProcessGroup) -> None:
+    learner = METHODS[method](worker.make_model("mlp"), **SETTINGS[method])
+    learner.replicas.group = one_process  # as if there were others
+    batches = worker.make_batches(0, "mlp")[:2]
+    learner.begin_task(0, batches)
+    net = learner.replicate()
+    optimizer = worker.make_optimizer("sgd", learner.model.parameters())
+    learner.guard(optimizer)
+
+    def learn() -> None:
+        for x, y in learner.watch(batches):
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+
+    with net.join(), pytest.raises(RuntimeError, match=r"within net.join.. some processes no longer step"):
+        learn()
 
 
 def test_a_method_that_was_not_told_of_other_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,10 +121,3 @@ def test_without_a_group_the_model_is_trained_itself() -> None:
         method.replicate()
     method.begin_task(0)
     assert method.replicate() is method.model
-
-
-@pytest.fixture
-def one_process() -> Iterator[dist.ProcessGroup]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield dist.group.WORLD
-    dist.destroy_process_group()

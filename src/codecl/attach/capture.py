@@ -17,6 +17,7 @@ from codecl.algebra import Moments
 from codecl.attach.batches import Forward, call_with_first
 from codecl.attach.forward import AttachedForward
 from codecl.attach.patching import evaluating, in_mode, untouched_buffers
+from codecl.attach.shards import is_sharded
 from codecl.attach.weight import Listener, ProtectedWeight
 from codecl.layers.base import LayerKind, is_registered
 from codecl.layers.traced import tensors_in
@@ -65,7 +66,12 @@ def check_uses(
 
     Flags, buffers and random states stay as they were.
     """
-    listen(model, weights, batches, lambda weight, kind, x: _check_rows_describe_output(kind, x), forward)
+
+    def see(weight: ProtectedWeight, kind: LayerKind, x: Any) -> None:
+        weight.stack(kind.value)  # shards of which narrow copies are gathered are refused here
+        _check_rows_describe_output(kind, x)
+
+    listen(model, weights, batches, see, forward)
     training = in_mode(model, training=True)
     with training, untouched_buffers(model), torch.no_grad(), untouched_randomness(), _NoOtherUse(weights.values()):
         for batch in batches:
@@ -134,6 +140,7 @@ class _NoOtherUse(TorchFunctionMode):
     def __init__(self, weights: Iterable[ProtectedWeight]) -> None:
         super().__init__()
         self.watched = {id(weight.parameter): weight for weight in weights}
+        self.sharded = [weight for weight in self.watched.values() if is_sharded(weight.parameter)]
         self.aliases: list[Tensor] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -145,7 +152,7 @@ class _NoOtherUse(TorchFunctionMode):
                 self.aliases.append(result)
             return result
         for argument in tensors_in(_valued(name, args), kwargs):
-            weight = self.watched.get(id(argument))
+            weight = self.watched.get(id(argument)) or self._gathered(argument)
             if weight is None or any(side.calls for side in weight.sides):
                 continue
             if any(r is not argument.grad and r is not argument for r in tensors_in(result)):
@@ -155,6 +162,12 @@ class _NoOtherUse(TorchFunctionMode):
                     "Call the module instead of using its weight, or name it in skip=[…]."
                 )
         return result
+
+    def _gathered(self, argument: Tensor) -> ProtectedWeight | None:
+        """The weight of which ``argument`` is all: it stands where the shard did while its module runs."""
+        if not isinstance(argument, nn.Parameter):
+            return None
+        return next((w for w in self.sharded if any(use.value is argument for use in w.uses)), None)
 
 
 def _valued(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:

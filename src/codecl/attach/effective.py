@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from codecl.attach.projection import Projection, times
+from codecl.attach.shards import together, used, whole
 
 if TYPE_CHECKING:
     from codecl.attach.extended import ExtendedWeight
@@ -43,7 +44,7 @@ class EffectiveWeight(Protocol):
         """What it takes to make it again, as tensors, numbers and strings."""
 
     def follow(self, like: Tensor) -> None:
-        """Go where the weight ``like`` has gone: to another device or dtype."""
+        """Go where the weight ``like`` has gone: to another device or dtype, or to other processes."""
         for parameter in self.parameters():
             parameter.data = parameter.data.to(like)
 
@@ -67,7 +68,8 @@ class Mixing(EffectiveWeight):
 
     @property
     def _core(self) -> Tensor:
-        return self.M - self._eye if self.replace and not self.hold else self.M
+        M = used(self.M)
+        return M - self._eye if self.replace and not self.hold else M
 
     def weight(self, W: Tensor) -> Tensor:
         W_eff = W + times(times(times(W, self.U), self._core), self.U.mT)
@@ -83,11 +85,10 @@ class Mixing(EffectiveWeight):
         return [self.M]
 
     def state(self) -> dict[str, Any]:
-        return {"U": self.U, "M": self.M.detach().clone(), "replace": self.replace, "hold": self.hold}
+        return {"U": self.U, "M": whole(self.M).clone(), "replace": self.replace, "hold": self.hold}
 
     def follow(self, like: Tensor) -> None:
-        super().follow(like)
-        self.U = self.U.to(like)
+        self.M, self.U = together(self.M, like), self.U.to(like)
         if self.replace:
             self._eye = self._eye.to(like)
 
@@ -135,10 +136,10 @@ class Scaling(EffectiveWeight):
         return self.Q
 
     def state(self) -> dict[str, Any]:
-        return {"tasks": list(self.tasks), "Q": [Q.detach().clone() for Q in self.Q]}
+        return {"tasks": list(self.tasks), "Q": [whole(Q).clone() for Q in self.Q]}
 
     def follow(self, like: Tensor) -> None:
-        super().follow(like)
+        self.Q = [together(Q, like) for Q in self.Q]
         self.U, self.columns = self.U.to(like), [columns.to(like.device) for columns in self.columns]
 
     def _is_removed(self) -> bool:
@@ -153,7 +154,7 @@ class Scaling(EffectiveWeight):
     def _scaled(self, Z: Tensor, transposed: bool = False) -> Tensor:
         """``Σ_j Z_j (Q_j − I)`` with ``Z_j`` the columns of task ``j``, and the result in their places."""
         scaled = torch.zeros_like(Z)
-        for columns, Q in zip(self.columns, self.Q, strict=True):
+        for columns, Q in zip(self.columns, map(used, self.Q), strict=True):
             Z_j = Z.index_select(2, columns)
             scaled = scaled.index_add(2, columns, times(Z_j, Q.mT if transposed else Q) - Z_j)
         return scaled

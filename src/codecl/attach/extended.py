@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,8 @@ class ExtendedWeight(ProtectedWeight):
     An effective weight gets the columns beside ``W``; a task without one sees ``W`` alone. The update is always
     projected: whoever clips the gradients of the model alone scales those of ``W`` and of the columns apart.
     """
+
+    no_twins: ClassVar[str] = "and columns that this method adds to one would not fit the other"
 
     columns: list[nn.Parameter] = field(default_factory=list, init=False)
     """``V: [g, o, e]`` for ``e`` more inputs, one for each task that added some."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,14 +72,13 @@ class Probe:
             first, second, *_ = passes
             self._delivered[second] = self._delivered.pop(first) + self._delivered[second]
 
-    @property
-    def products(self) -> list[Tensor]:
-        """Of what was delivered since the last step, for the probes of other processes."""
-        return list(self._delivered.values())
+    def share(self) -> list[Any]:
+        """The products of what was delivered since the last step, for the probes of other processes."""
+        return [v.cpu() for v in self._delivered.values()]
 
-    def deliver_products(self, products: Sequence[Tensor]) -> None:
-        """Note what was delivered in other processes, whose gradients are averaged with ours."""
-        for i, v in enumerate(products):
+    def receive(self, shares: Sequence[list[Any]]) -> None:
+        """Note what was delivered in all processes, whose gradients are averaged with ours."""
+        for i, v in enumerate(v for share in shares for v in share):
             self._delivered[_ELSEWHERE - i] = v.to(self.R.device)
 
     def knows(self, G: Tensor) -> bool:
@@ -93,7 +93,7 @@ class Probe:
 
     def _spans(self, product: Tensor, eps: float) -> bool:
         """Whether nothing but rounding is left of a product without the latest of those delivered, the one before …"""
-        if not bool(torch.isfinite(product).all()):
+        if len(product) == 0 or not bool(torch.isfinite(product).all()):
             return True
         v, basis = _unit(product.double()), list[Tensor]()
         for delivered in reversed(self._delivered.values()):

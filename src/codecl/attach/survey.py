@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal
 
+import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -129,8 +130,8 @@ def survey(
             protected |= {side.name: side for side in sides}
             g, o, d = sides[0].shape
             note = f"{o} outputs × {d} inputs" + (f" in each of {g} groups" if g > 1 else "") + note
-            if len(sides) > 1 and weight_type is not ProtectedWeight:
-                role, note = "uncovered", f"{note}, and columns that this method adds to one would not fit the other"
+            if len(sides) > 1 and weight_type.no_twins:
+                role, note = "uncovered", f"{note}, {weight_type.no_twins}"
         module_type = type(holders[0].module).__name__
         shape = () if is_lazy(parameter) else tuple(parameter.shape)
         rows.append(LayerRow(name, module_type, shape, role, note, parameter))  # type: ignore[arg-type]
@@ -254,7 +255,8 @@ def _sides(places: list[_Place]) -> list[list[LayerKind]]:
     """The uses of a parameter, those together that see it as the same matrices and so merge their rows."""
     sides: dict[object, list[LayerKind]] = {}
     for kind in [place.bind() for place in places]:
-        key = type(kind), kind.transposed, kind.matrices(kind.value).shape
+        shape = kind.matrices(torch.empty(kind.value.shape, device="meta")).shape
+        key = type(kind), kind.transposed, shape
         sides.setdefault(key, []).append(kind)
     return list(sides.values())
 
@@ -295,8 +297,7 @@ Protected layer types: {", ".join(supported_types())}. For each of the above, ei
 _WRAPPERS = {
     "DistributedDataParallel": "is made anew for each task: attach to the module inside it with group=, and train "
     "net = method.replicate()",
-    "FullyShardedDataParallel": "is not supported: attach to the module inside it",
-    "FSDPModule": "has its weights in shards, which is not supported: attach to the module before fully_shard",
+    "FullyShardedDataParallel": "is not supported: shard the module inside it by fully_shard, and attach to that",
     "DataParallel": "runs copies past the forwards that protect the model: attach to the module inside it",
     "ScriptModule": "computes what was fixed before a method was there: attach to the module it was made from",
 }

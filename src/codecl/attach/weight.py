@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from codecl.attach.effective import EffectiveWeight
 from codecl.attach.probe import Probe
 from codecl.attach.projection import Projection, WithoutNoise, is_narrow, unrounded, wide_dtype
+from codecl.attach.shards import here, whole
 from codecl.layers import LayerKind
 
 Listener = Callable[["ProtectedWeight", LayerKind, Any], None]
@@ -23,6 +24,8 @@ Listener = Callable[["ProtectedWeight", LayerKind, Any], None]
 class ProtectedWeight:
     """One parameter, all modules that use it, and what its gradient and its value pass through."""
 
+    no_twins: ClassVar[str] = ""
+    """Why it cannot be tied between an embedding and an output layer; empty where it can."""
     name: str
     parameter: nn.Parameter
     uses: list[LayerKind]
@@ -60,6 +63,11 @@ class ProtectedWeight:
     def kind(self) -> LayerKind:
         """The first use."""
         return self.uses[0]
+
+    @property
+    def here(self) -> Tensor:
+        """What this process has of the parameter, as it stands: all of it, unless it is in shards."""
+        return here(self.parameter)
 
     @cached_property
     def shape(self) -> tuple[int, int, int]:
@@ -100,10 +108,11 @@ class ProtectedWeight:
     @torch.no_grad()
     def effective(self) -> Tensor:
         """The value that the current task sees, in the shape of the parameter."""
+        W = whole(self.parameter)
         if self.change is None:
-            return self.parameter.detach().clone()
-        with unrounded(self.parameter):
-            return self.kind.parameter(self.seen(self.stack(self.parameter))).detach()
+            return W.clone()
+        with unrounded(W):
+            return self.kind.parameter(self.seen(self.stack(W))).detach()
 
     # What a forward asks.
 
@@ -146,11 +155,14 @@ class ProtectedWeight:
         """Recognises the gradients that were delivered under the projection in force, and the weight itself."""
         W, found = self.parameter, self._probe
         if found is None or (found.R.device, found.R.dtype) != (W.device, wide_dtype(W)):
-            found = self._probe = Probe(self.shape, W.to(wide_dtype(W)))
+            found = self._probe = self._new_probe(W.to(wide_dtype(W)))
         if self._probed is not self.projection:
             self._probed = self.projection
             found.forget()
         return found
+
+    def _new_probe(self, like: Tensor) -> Probe:
+        return Probe(self.shape, like)
 
     def deliver(self, D: Tensor) -> None:
         """A gradient ``[g, o, d]`` or ``[o, d]`` is about to reach the parameter, projected."""

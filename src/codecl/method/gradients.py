@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from codecl.attach import ProtectedWeight, evaluating, inputs_in
+from codecl.attach.shards import is_sharded, reshard, whole
 from codecl.randomness import untouched_randomness
 
 Loss = Callable[[Any, Any], Tensor]
@@ -60,7 +61,7 @@ def mean_gradients(
     with evaluating(model), untouched_randomness(), torch.enable_grad(), unprojected(learning.values()):
         for batch in batches:
             n = inputs_in(batch) or 1
-            found = torch.autograd.grad(objective(batch), parameters, allow_unused=True)
+            found = _gradients(objective(batch), parameters, model, learning.values())
             sums = [a if b is None else b * n if a is None else a + b * n for a, b in zip(sums, found, strict=True)]
             total += n
     return {
@@ -68,6 +69,25 @@ def mean_gradients(
         for (name, weight), G in zip(learning.items(), sums, strict=True)
         if G is not None
     }
+
+
+def _gradients(
+    loss: Tensor, parameters: Sequence[nn.Parameter], model: nn.Module, weights: Iterable[ProtectedWeight]
+) -> Sequence[Tensor | None]:
+    """The gradients of ``loss``; those of shards are summed and cut as a backward pass leaves them in ``.grad``."""
+    if not any(is_sharded(parameter) for parameter in parameters):
+        return torch.autograd.grad(loss, parameters, allow_unused=True)
+    added = [p for weight in weights if weight.change is not None for p in weight.change.parameters()]
+    reshard(model)
+    kept = {parameter: parameter.grad for parameter in (*model.parameters(), *added)}
+    try:
+        for parameter in kept:
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        return [None if parameter.grad is None else whole(parameter.grad) for parameter in parameters]
+    finally:
+        for parameter, gradient in kept.items():
+            parameter.grad = gradient
 
 
 @contextmanager

@@ -216,6 +216,7 @@ class Guard:
 
     def _make_ready(self) -> None:
         self._rejoin()
+        self.learner.hold_frozen()
         self._match()
         if self._replaced and any(w.is_projected for w in self.weights.values()):
             raise UnsafeOptimizer(
@@ -223,7 +224,6 @@ class Guard:
                 "Step the newer one, or guard this one again."
             )
         self.steps += 1
-        self.learner.hold_frozen()
         for parameter in self.frozen:
             parameter.grad = None
         self._drop_old_state()
@@ -258,14 +258,12 @@ class Guard:
         }
         if not self.learner.replicas.share_products({name: weight.probe for name, weight in watched.items()}):
             return
-        strange = []
-        for weight in watched.values():
-            parameter, G = weight.parameter, weight.parameter.grad
-            if G is not None and not weight.probe.accepts(weight.matrices(G)):
-                parameter.grad = weight.project(G)
-                self._before[parameter] = weight.snapshot()
-                weight.steps_only, weight.projects_gradient = True, False
-                strange.append(weight.name)
+        there = {name: (w, G) for name, w in watched.items() if (G := w.parameter.grad) is not None}
+        strange = self.learner.replicas.union(n for n, (w, G) in there.items() if not w.probe.accepts(w.matrices(G)))
+        for weight, G in (there[name] for name in strange):
+            weight.parameter.grad = weight.project(G)
+            self._before[weight.parameter] = weight.snapshot()
+            weight.steps_only, weight.projects_gradient = True, False
         if strange:
             warnings.warn(
                 f"the gradient of {some(strange)} is more than the loss of the network gave: a loss term on the "

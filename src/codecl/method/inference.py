@@ -202,7 +202,7 @@ def predict(method: Method, batch: Any, together: bool) -> Prediction:
     """Infer the task of each input, and ask the network of that task."""
     task = infer(method, batch, together)
     label = torch.empty_like(task)
-    for t in sorted(set(task.tolist())):
+    for t in sorted(method.replicas.union(set(task.tolist()))):
         label[task == t] = _output(method, batch, t, method.forward).argmax(-1)[task == t].to(task.device)
     return Prediction(task, label)
 
@@ -221,6 +221,11 @@ def novelty(method: Method, loader: Iterable[Any]) -> float:
 @contextmanager
 def inferring(method: Method) -> Iterator[None]:
     """Inside this context each call of the model infers the task of its inputs, and answers as that task."""
+    if method.replicas.sharded:
+        raise ValueError(
+            f"a model in shards shows one task on all processes: task({AUTO!r}) would show another on each. Ask "
+            "predict(batch), or infer_task(batch) on all of them."
+        )
     original = method.model.forward
 
     def call(model: nn.Module, batch: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:

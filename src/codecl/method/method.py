@@ -6,7 +6,6 @@ A user calls ``guard``, ``begin_task``, ``end_task``, ``task``, ``export``, ``st
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain
@@ -28,6 +27,8 @@ from codecl.attach import (
     take,
 )
 from codecl.attach.batches import inputs_in, length, peek, taking
+from codecl.attach.sharded_weight import ShardedWeight
+from codecl.attach.shards import put
 from codecl.attach.structure import Structure
 from codecl.attach.survey import Policy
 from codecl.method.gradients import Loss, add_gradients, cross_entropy_with_second, mean_gradients
@@ -40,6 +41,7 @@ from codecl.method.per_task import PerTask
 from codecl.method.promise import Promise
 from codecl.method.replicas import Group, Replicas
 from codecl.method.settings import check, check_types
+from codecl.method.shards import plain_copy
 from codecl.method.state import (
     ForeignState,
     check_directions,
@@ -97,6 +99,8 @@ class Method:
     """Whether the heads of a multi-head model are frozen once their task has been learned."""
     distributed: ClassVar[bool] = True
     """Whether several processes can learn together; not where each would draw or keep samples of its own."""
+    sharded: ClassVar[bool] = True
+    """Whether it can learn models in shards (``fully_shard``); not inherited, since each method has to see to it."""
     joint: ClassVar[bool] = False
     """Whether all tasks are learned at once. A trainer begins them all, then hands out batches ``(x, y, tasks)``."""
     samples: int | None = None
@@ -105,6 +109,10 @@ class Method:
     """Whether early stopping sees the loss with the penalty."""
     decode: Callable[[int, Tensor], Tensor] | None = None
     """Inputs of the task at a position, from what its stream stores and batches have as ``raw``. A trainer sets it."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.sharded = vars(cls).get("sharded", False)
 
     def __new__(cls, *_: Any, **settings: Any) -> Self:
         check_types(cls, settings)
@@ -132,7 +140,8 @@ class Method:
         self.replicas = Replicas(group)
         self.replicas.check(self)
         self.loss: Loss = cross_entropy_with_second if loss is None else loss
-        self.layers = survey(model, heads, skip, norm, bias, self.protects, added, self.weight_type, rest)
+        weight_type = ShardedWeight if self.replicas.sharded else self.weight_type
+        self.layers = survey(model, heads, skip, norm, bias, self.protects, added, weight_type, rest)
         self.tasks: list[Task] = []
         self.progress = 0.0
         """How far the task at hand has come, from 0 to 1, as ``watch`` was told."""
@@ -146,7 +155,9 @@ class Method:
         self.evidence = TaskEvidence(self.weights, evidence) if evidence else None
         """What is stored to tell which task an input belongs to."""
         self.examine()
-        self.per_task = PerTask(model, self.layers, self.freezes_heads, self.protects and buffers == "hold")
+        self.per_task = PerTask(
+            model, self.layers, self.freezes_heads, self.protects and buffers == "hold", self.replicas
+        )
         acts = any(getattr(type(self), hook) is not getattr(Method, hook) for hook in STEP_HOOKS)
         self._guards = Guards(model, self.weights, self, acts)
         self._structure = Structure(model, self.layers.heads if self.layers.task_heads is not None else ())
@@ -181,6 +192,7 @@ class Method:
         ``"both"``.
         """
         self._check_attached()
+        self.replicas.reshard(self.model)
         self._guards.add(unwrapped(optimizer), project).join(*self._joining())
 
     def begin_task(self, task: Task, loader: Iterable[Any] | None = None) -> None:
@@ -209,6 +221,7 @@ class Method:
         self.is_learning = True
         self.per_task.show(len(self.tasks) - 1)
         self.replicas.same_method(self)
+        self.replicas.reshard(self.model)
         self._guards.join(*self._joining())
         self._guards.note_weights()
 
@@ -216,7 +229,8 @@ class Method:
         """The network to train while this task is learned, on every process of ``group``.
 
         It is ``DistributedDataParallel`` around the model and what the task adds to it, with ``options``; without a
-        group it is the model itself. Make a new one after each ``begin_task``: other parameters learn then.
+        group, and in shards (``fully_shard``), it is the model itself. Make a new one after each ``begin_task``: other
+        parameters learn then.
         """
         self._check_attached()
         if not self.is_learning:
@@ -228,7 +242,8 @@ class Method:
         self._check_attached()
         if not self.is_learning:
             raise RuntimeError("no task is being learned: call begin_task(task, loader) first.")
-        check_finite(self.model)
+        self.replicas.reshard(self.model)
+        check_finite(self.model, self.replicas)
         self._guards.warn_if_left_out(self.tasks[-1])
         self._guards.repair_weights()
         self.hold_frozen()
@@ -247,6 +262,7 @@ class Method:
         self.is_learning = False
         self.per_task.freeze()
         self.replicas.same_method(self)
+        self.replicas.reshard(self.model)
         self._guards.join(*self._joining())
         self._guards.note_weights()
         self.forget_optimizer_state()
@@ -262,11 +278,13 @@ class Method:
         with inferring(self) if task == AUTO else self.per_task.showing(self._position(task)):
             yield
 
-    def export(self, task: Task) -> nn.Module:
-        """A plain copy of the model as ``task`` knows it, with its effective weights baked in; it needs no codecl."""
+    def export(self, task: Task, into: nn.Module | None = None) -> nn.Module:
+        """A plain copy of the model as ``task`` knows it, with its effective weights baked in; it needs no codecl.
+
+        ``into`` is a model of the same architecture to fill in place of a copy, as models in shards need it.
+        """
         with self.task(task), self._bare():
-            plain = copy.deepcopy(self.model)
-            self.per_task.restore_flags(plain)
+            plain = plain_copy(self, into)
             for weight in self.weights.values():
                 if weight.change is not None:
                     weight.bake(plain)
@@ -328,6 +346,7 @@ class Method:
         ``epoch`` of ``epochs`` says how far the task has come, for methods that change something on the way.
         """
         count = length(loader)
+        self.replicas.same_batches = getattr(loader, "same_on_all", False)
         try:
             for i, batch in enumerate(loader):
                 self._batch = batch
@@ -408,6 +427,7 @@ class Method:
 
     def hold_frozen(self) -> None:
         """Put what is frozen back where it was, and refuse a model that is not the one the method was attached to."""
+        self.replicas.reshard(self.model)
         if self.protects:
             self._structure.check()
             self.layers.check_still_frozen()
@@ -557,9 +577,8 @@ class Method:
     def _load_within_task(self, state: Mapping[str, Any]) -> None:
         if state["memory"]:
             self.load_memory(self.memory_state() | state["memory"])
-        with torch.no_grad():
-            for parameter, value in zip(self.parameters(), state["parameters"], strict=True):
-                parameter.copy_(value)
+        for parameter, value in zip(self.parameters(), state["parameters"], strict=True):
+            put(parameter, value)
         self._guards.note_weights()
 
     def _probe(self, loader: Iterable[Any] | None) -> None:

@@ -30,11 +30,14 @@ def check_heads(method: str, heads: Sequence[str]) -> None:
         )
 
 
-def mixed_loss(method: Method, batch: tuple[Tensor, Tensor], tasks: Tensor) -> Tensor:
-    """``L`` of ``batch``, inputs and labels; ``tasks`` has the position of the task of each input."""
-    heads = method.layers.task_heads
+def mixed_loss(method: Method, batch: Sequence[Tensor], tasks: Tensor, net: nn.Module | None = None) -> Tensor:
+    """``L`` of ``batch``, inputs and labels; ``tasks`` has the position of the task of each input.
+
+    ``net`` is what ``replicate`` returned.
+    """
+    heads, net = method.layers.task_heads, method.model if net is None else net
     if heads is None:
-        return method.loss(method.forward(method.model, batch), batch)
+        return method.loss(method.forward(net, batch), batch)
     rows = {t: torch.nonzero(tasks == t).flatten() for t in sorted(set(tasks.tolist()))}
     there = len(method.model.get_submodule(heads.names[0]))  # type: ignore[arg-type]
     if absent := [t for t in rows if not 0 <= t < there]:
@@ -49,7 +52,7 @@ def mixed_loss(method: Method, batch: tuple[Tensor, Tensor], tasks: Tensor) -> T
         forwards[several[heads.selected]] = _OwnHead(several, heads.selected, rows)
     take_back = patch((head, "forward", forward) for head, forward in forwards.items())
     try:
-        output = method.forward(method.model, batch)
+        output = method.forward(net, batch)
     finally:
         take_back()
     if not isinstance(output, Tensor) or len(output) != len(tasks):
@@ -59,7 +62,7 @@ def mixed_loss(method: Method, batch: tuple[Tensor, Tensor], tasks: Tensor) -> T
         )
     own = next(iter(forwards.values()))
     widths = own.widths
-    if len(set(widths.values())) > 1 and output is not own.output:
+    if len(set(widths.values())) > 1 and not own.put_out(output):
         raise TypeError(
             f"{method.name} learns from inputs of several tasks in one batch, and their heads have "
             f"{sorted(widths.values())} outputs: the output must be that of the head itself. Put what follows it "
@@ -84,6 +87,11 @@ class _OwnHead:
         original: Callable[..., Any] = heads[selected].forward
         self.heads = {t: original if t == selected else heads[t] for t in rows}
         self.back = torch.cat(list(rows.values())).argsort()
+
+    def put_out(self, output: Tensor) -> bool:
+        """Whether ``output`` is that of the head; DistributedDataParallel copies it."""
+        own = self.output
+        return output is own or (own is not None and output.shape == own.shape and torch.equal(output, own))
 
     def __call__(self, features: Tensor) -> Tensor:
         outputs = {t: self.heads[t](features[those.to(features.device)]) for t, those in self.rows.items()}

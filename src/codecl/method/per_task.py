@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 from codecl.attach import EffectiveWeight, LayerTable
 from codecl.attach.patching import hold_statistics
+from codecl.attach.shards import here, is_sharded, part, whole
 from codecl.attach.survey import covers
 from codecl.layers.norms import is_norm
+from codecl.method.replicas import Replicas
 from codecl.method.watch import ProtectionWarning
 
 
@@ -26,8 +28,14 @@ class PerTask:
     """Effective weights, heads, norms and biases as tasks come and go."""
 
     def __init__(
-        self, model: nn.Module, layers: LayerTable, freezes_heads: bool = True, holds_buffers: bool = False
+        self,
+        model: nn.Module,
+        layers: LayerTable,
+        freezes_heads: bool,
+        holds_buffers: bool,
+        replicas: Replicas,
     ) -> None:
+        self.replicas = replicas
         self.model, self.layers, self.heads = model, layers, layers.task_heads
         self.freezes_heads, self.holds_buffers = freezes_heads, holds_buffers
         self.effective: list[dict[str, EffectiveWeight]] = []
@@ -70,24 +78,27 @@ class PerTask:
     def showing(self, task: int) -> Iterator[None]:
         """Show the effective weights, the values and the head of the task at a position inside this context."""
         values, shown = self.values(), self.shown
-        before = {name: value.data for name, value in values.items()}
+        before = {name: _held(value) for name, value in values.items()}
         selected = self.heads.selected if self.heads is not None else 0
         outermost = self._current is None
         self._current = self._current or before
         stored = self.stored[task] if task < len(self.stored) else None
         try:
             for name, value in values.items():
-                value.data = self._current[name] if stored is None else stored[name].to(value, copy=True)
+                shown_now = self._current[name] if stored is None else part(stored[name], value)
+                _show(value, shown_now if stored is None else shown_now.to(value.device, value.dtype, copy=True))
             if self.heads is not None:
                 self.heads.select(task)
             self.show(task)
+            self.replicas.reshard(self.model)
             yield
         finally:
             self.show(shown)
             for name, value in values.items():
-                value.data = before[name]
+                _show(value, before[name])
             if self.heads is not None:
                 self.heads.select(selected)
+            self.replicas.reshard(self.model)
             if outermost:
                 self._current = None
 
@@ -98,6 +109,7 @@ class PerTask:
         if self.heads is None:
             return [], []
         self.heads.select(task)
+        self.replicas.shard(self.model, self.heads)
         earlier, new = self.heads.parameters(range(task)), self.heads.parameters([task])
         for parameter in (*earlier, *new):
             self._flags.setdefault(parameter, parameter.requires_grad)
@@ -108,7 +120,7 @@ class PerTask:
     def store(self) -> None:
         """Store the values of the task that has been learned."""
         last = self.stored[-1] if self.stored else {}
-        values = {name: value.detach() for name, value in self.values().items()}
+        values = {name: whole(value) for name, value in self.values().items()}
         same = {name for name, value in values.items() if name in last and _equal(last[name], value)}
         self.stored.append({name: last[name] if name in same else value.clone() for name, value in values.items()})
         buffers = [name for name, (module, _) in self._own_buffers.items() if name in last and not is_norm(module)]
@@ -129,14 +141,16 @@ class PerTask:
         self.frozen = [row.parameter for row in self.layers.of_role(*roles)]
         _freeze(self.frozen)
         self._release = self._freeze_statistics()
-        self._held = [(tensor, tensor.detach().clone()) for tensor in (*self.frozen, *self._frozen_statistics())]
+        self._held = [(tensor, here(tensor).clone()) for tensor in (*self.frozen, *self._frozen_statistics())]
 
     @torch.no_grad()
     def hold(self) -> None:
         """Put the values of all that is frozen back, whatever changed them."""
         if self._held:
             tensors, values = zip(*self._held, strict=True)
-            torch._foreach_copy_([tensor.data for tensor in tensors], list(values))  # a graph may wait for its backward
+            torch._foreach_copy_(
+                [here(tensor) for tensor in tensors], list(values)
+            )  # a graph may wait for its backward
 
     def thaw(self) -> None:
         """Undo ``freeze``."""
@@ -203,6 +217,19 @@ class PerTask:
 
     def _frozen_statistics(self) -> list[Tensor]:
         return [buffer for norm in self._frozen_norms() for buffer in norm.buffers(recurse=False)]
+
+
+def _held(value: Tensor) -> Tensor:
+    """What ``_show`` puts back. Of shards a copy, since nothing but their own storage is gathered."""
+    return here(value).clone() if is_sharded(value) else value.data
+
+
+@torch.no_grad()
+def _show(value: Tensor, data: Tensor) -> None:
+    if is_sharded(value):
+        here(value).copy_(data)
+    else:
+        value.data = data
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

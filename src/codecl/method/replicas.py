@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from codecl.attach.heads import TaskHeads
 from codecl.attach.probe import Probe
+from codecl.attach.shards import is_sharded, reshard
+from codecl.method.shards import check_shards, in_shards, shard_new_heads
 
 if TYPE_CHECKING:
     from codecl.method.method import Method
 
 Group = dist.ProcessGroup | Literal["alone"] | None
+Found = TypeVar("Found", str, int)
 
 
 class Replicas:
@@ -40,6 +44,12 @@ class Replicas:
         if isinstance(group, dist.ProcessGroup) and dist.get_world_size(group) > 1:
             self.group = group
         self.alone = group == "alone"
+        self.sharded = False
+        """Whether the model is in shards."""
+        self.counts = True
+        """Whether what this process took as its share of a batch counts."""
+        self.same_batches = False
+        """Whether all processes are handed the same batches, and not a share each."""
         self._net: nn.parallel.DistributedDataParallel | None = None
 
     @property
@@ -59,37 +69,107 @@ class Replicas:
             return batch, 1.0
         inputs, processes = len(batch[0]), dist.get_world_size(self.group)
         begin, end = (inputs * r // processes for r in (self.rank, self.rank + 1))
+        self.counts = begin < end
         some = slice(begin, end) if begin < end else slice(inputs - 1, inputs)
         return tuple(value[some] for value in batch), (end - begin) * processes / inputs
 
-    def mean_of(self, number: Tensor) -> Tensor:
-        """The mean of a number over all processes."""
+    def mean_of(self, value: Tensor) -> Tensor:
+        """The mean of a tensor over all processes; ``value`` itself is not needed afterwards."""
         if self.group is not None:
-            dist.all_reduce(number, group=self.group)
-            number = number / dist.get_world_size(self.group)
-        return number
+            value = value.contiguous()
+            dist.all_reduce(value, group=self.group)
+            value = value / dist.get_world_size(self.group)
+        return value
+
+    def mean_over_inputs(self, mean: Tensor, inputs: int) -> Tensor:
+        """Of the mean over the ``inputs`` of each process, that over the inputs of all."""
+        if self.group is None:
+            return mean
+        self.check_all_step()
+        size = torch.tensor([mean.numel(), -mean.numel()], device=mean.device)
+        dist.all_reduce(size, dist.ReduceOp.MAX, group=self.group)
+        if size.sum() != 0:
+            raise ValueError(
+                "the processes have inputs of different sizes in one step, so that there is no mean of them: give all "
+                "the same, texts of one length, say."
+            )
+        n = inputs if self.counts else 0
+        total = torch.cat([mean.flatten() * n, mean.new_tensor([n])])
+        dist.all_reduce(total, group=self.group)
+        return (total[:-1] / total[-1]).reshape(mean.shape)
+
+    def first_of(self, value: Tensor) -> Tensor:
+        """What process 0 has as ``value``, on all of them."""
+        if self.group is not None:
+            dist.broadcast(value, src=dist.get_global_rank(self.group, 0), group=self.group)
+        return value
+
+    def joined(self, batch: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """What the batches of all processes have together, one after the other, unless all have the same."""
+        if self.group is None or self.same_batches:
+            return tuple(batch)
+        self.check_all_step()
+        every = list(_Gathered([tuple(batch)], self.group))
+        return tuple(torch.cat(parts).to(own.device) for own, *parts in zip(batch, *every, strict=True))
+
+    @torch.no_grad()
+    def average(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Give each of ``parameters`` the mean of its gradients in all processes; one that is none counts as zero."""
+        if self.group is None:
+            return
+        self.check_all_step()
+        learned = [parameter for parameter in parameters if parameter.requires_grad]
+        found = torch.tensor([parameter.grad is not None for parameter in learned], dtype=torch.int)
+        dist.all_reduce(found, group=self.group)
+        for parameter in (parameter for parameter, count in zip(learned, found.tolist(), strict=True) if count):
+            parameter.grad = self.mean_of(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+
+    def check_all_step(self) -> None:
+        """Refuse to wait for processes that have no batches left."""
+        if self._net is not None and self._net._join_config.enable:
+            raise RuntimeError(
+                "within net.join() some processes no longer step, and this method asks all of them in each: give every "
+                "process as many batches."
+            )
 
     def check(self, method: Method) -> None:
         """Refuse to learn where other processes would learn something else without a word."""
-        sharded = [name for name, value in method.model.named_parameters() if type(value.data).__name__ == "DTensor"]
-        if sharded:
-            raise TypeError(
-                f"'{sharded[0]}' is in shards (fully_shard), which is not supported. Train whole models, on several "
-                "processes with net = method.replicate()."
-            )
+        reshard(method.model)
+        self.sharded = in_shards(method.model)
         if self.several and not method.distributed:
             raise ValueError(
                 f"{method.name} draws or keeps samples of its own on each process and cannot learn on several. "
                 "Learn it on one, or choose another method."
             )
-        if self.group is not None or self.alone or not (dist.is_available() and dist.is_initialized()):
-            return
-        if (processes := dist.get_world_size()) > 1:
+        told = self.group is not None or self.alone
+        if not told and dist.is_available() and dist.is_initialized() and (processes := dist.get_world_size()) > 1:
             raise RuntimeError(
                 f"this is one of {processes} processes, and the method was not told: each would remember other inputs. "
                 "Make it with group=torch.distributed.group.WORLD and train net = method.replicate(), or with "
                 "group='alone' if every process learns for itself."
             )
+        if self.sharded:
+            check_shards(method, self.group)
+
+    def reshard(self, model: nn.Module) -> None:
+        """Let every process hold its shards alone, if there are any."""
+        if self.sharded:
+            reshard(model)
+
+    def shard(self, model: nn.Module, heads: TaskHeads) -> None:
+        """Cut heads that were made since, if there are shards."""
+        if self.sharded:
+            reshard(model)
+            shard_new_heads(model, heads, self.group)
+
+    def union(self, found_here: Iterable[Found]) -> list[Found]:
+        """What processes found in their shards and shares, on each of them; without shards each goes by its own."""
+        own = list(found_here)
+        if self.group is None or not self.sharded:
+            return own
+        found: list[Any] = [None] * dist.get_world_size(self.group)
+        dist.all_gather_object(found, own, group=self.group)
+        return list(dict.fromkeys(one for of_process in found for one in of_process))
 
     def whole(self, loader: Iterable[Any] | None) -> Iterable[Any] | None:
         """The batches of all processes, the same on each; a loader with ``same_on_all`` has them already."""
@@ -123,17 +203,17 @@ class Replicas:
         if self._net is not None and self._net._join_config.enable:
             return False
         found: list[Any] = [None] * dist.get_world_size(self.group)
-        own = {name: [v.cpu() for v in probe.products] for name, probe in probes.items()}
-        dist.all_gather_object(found, own, group=self.group)
+        dist.all_gather_object(found, {name: probe.share() for name, probe in probes.items()}, group=self.group)
         for name, probe in probes.items():
-            probe.deliver_products([v for of_rank in found for v in of_rank.get(name, ())])
+            probe.receive([of_process[name] for of_process in found if name in of_process])
         return True
 
     @torch.no_grad()
     def same_model(self, model: nn.Module) -> None:
-        """Parameters and buffers as process 0 has them."""
+        """Parameters and buffers as process 0 has them, but for those in shards, of which each has its own part."""
+        self.reshard(model)
         if self.group is not None:
-            for value in (*model.parameters(), *model.buffers()):
+            for value in (value for value in (*model.parameters(), *model.buffers()) if not is_sharded(value)):
                 dist.broadcast(value.data, src=dist.get_global_rank(self.group, 0), group=self.group)
 
     def same_method(self, method: Method) -> None:
@@ -150,7 +230,7 @@ class Replicas:
 
     def wrap(self, method: Method, **options: Any) -> nn.Module:
         """``model`` and what the task adds to it under DistributedDataParallel; the model itself in one process."""
-        if self.group is None:
+        if self.group is None or self.sharded:
             return method.model
         together = _WithTask(method.model, list(method.parameters()))
         self._net = nn.parallel.DistributedDataParallel(

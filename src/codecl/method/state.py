@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from codecl.attach.shards import here, whole
+
 if TYPE_CHECKING:
     from codecl.method.method import Method
+    from codecl.method.replicas import Replicas
 
 Shapes = Mapping[str, list[int]]
 
@@ -40,18 +43,18 @@ def state_within_task(method: Method, replay: bool) -> dict[str, Any]:
     """What changes while a task is learned, with or without the samples kept for replay."""
     keys = ("task", "replay") if replay else ("task",)
     memory = {key: value for key, value in method.memory_state().items() if key in keys}
-    learned = [parameter.detach().clone() for parameter in method.parameters()]
+    learned = [whole(parameter).clone() for parameter in method.parameters()]
     return {"within_task": True, "parameters": learned, "memory": memory}
 
 
-def check_finite(model: nn.Module) -> None:
+def check_finite(model: nn.Module, replicas: Replicas) -> None:
     """Refuse to remember a network that diverged."""
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and not bool(torch.isfinite(parameter).all()):
-            raise ValueError(
-                f"'{name}' holds NaN or infinite values: the task is not remembered. Find where the network diverged "
-                "(a learning rate too high, a division by zero), and put back weights from before."
-            )
+    learned = {name: here(value) for name, value in model.named_parameters() if value.requires_grad}
+    for name in replicas.union(name for name, value in learned.items() if not bool(torch.isfinite(value).all())):
+        raise ValueError(
+            f"'{name}' holds NaN or infinite values: the task is not remembered. Find where the network diverged "
+            "(a learning rate too high, a division by zero), and put back weights from before."
+        )
 
 
 def check_state(state: Any, method: Method) -> None:

@@ -40,7 +40,6 @@ class AGEM(Replay):
     """
 
     name: ClassVar[str] = "a-gem"
-    distributed: ClassVar[bool] = False
 
     def __init__(
         self, model: nn.Module, *, memory_per_class: int = 13, reference: int = 256, seed: int = 0, **common: Any

@@ -89,6 +89,7 @@ class CodeCL(Method):
     """
 
     name: ClassVar[str] = "code-cl"
+    sharded: ClassVar[bool] = True
     presets: ClassVar[Presets] = {"paper": PAPER, "official": OFFICIAL, "roomy": ROOMY}
     protects: ClassVar[bool] = True
 

@@ -55,7 +55,6 @@ class DFGP(GPM):
     """
 
     name: ClassVar[str] = "dfgp"
-    distributed: ClassVar[bool] = False
     presets: ClassVar[Presets] = {
         "paper": {},
         "official": {"first_rule": "below", "swapped": True},
@@ -88,29 +87,32 @@ class DFGP(GPM):
         wanted = [parameter for parameter in parameters if parameter.requires_grad]
         if not wanted:
             return closure()
-        x, y = self._pair()
-        order = torch.randperm(len(x), device=x.device)
-        lam = self._draw(x).requires_grad_()
+        x, y = self.replicas.joined(self._pair())
+        order = self.replicas.first_of(torch.randperm(len(x), device=x.device))
+        lam = self.replicas.first_of(self._draw(x)).requires_grad_()
         for parameter in parameters:
             parameter.grad = None
         with unprojected(self.weights.values()):
             L, plain = self._loss(x, y, order, lam)
-            of_lam, *of_W = torch.autograd.grad(L, [lam, *wanted], allow_unused=True, materialize_grads=True)
+            found = torch.autograd.grad(L, [lam, *wanted], allow_unused=True, materialize_grads=True)
+            of_lam, *of_W = map(self.replicas.mean_of, found)
         lam = (lam.detach() + self.eta * of_lam / (of_lam.norm() + TINY)).clamp(0, 1)
         with perturbed(wanted, of_W, self.rho):
             add_gradients(self._loss(x, y, order, lam)[0], wanted)
+        self.replicas.average(wanted)
         return plain.detach()
 
     def _loss(self, x: Tensor, y: Tensor, order: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
-        """``L`` at the weights as they stand, and its first term."""
-        plain = self.objective((x, y))
+        """``L`` at the weights as they stand, and its first term: the share of this process of both."""
         share = lam.reshape(-1, *[1] * (x.ndim - 1))
         x_mix, y_pi = (1 - share) * x + share * x[order], y[order.to(y.device)]
+        (x, y, x_mix, y_pi), weight = self.replicas.share((x, y, x_mix, y_pi))
+        plain = self.objective((x, y))
         output = self.forward(self.model, (x_mix, y))
         mean = lam.detach().mean()
         of_y, of_y_pi = (mean, 1 - mean) if self.swapped else (1 - mean, mean)
         mixed = of_y * self.loss(output, (x_mix, y)) + of_y_pi * self.loss(output, (x_mix, y_pi))
-        return plain + self.mixup * mixed, plain
+        return weight * (plain + self.mixup * mixed), weight * plain
 
     def _draw(self, x: Tensor) -> Tensor:
         """``λ`` for each input, from the random state that dropout draws from too."""

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
+from codecl.method.gradients import add_gradients
 from codecl.method.guard import Closure
 from codecl.method.method import Presets
 from codecl.method.mixed_tasks import mixed_loss
@@ -47,7 +48,6 @@ class ER(Replay):
     """
 
     name: ClassVar[str] = "er"
-    distributed: ClassVar[bool] = False
     presets: ClassVar[Presets] = {"paper": {}, "official": {"reservoir": "published"}}
     plain_first_task: ClassVar[bool] = False
 
@@ -81,14 +81,16 @@ class ER(Replay):
             )
         if not self.slots:
             return super().learn(closure, parameters)
-        x, y = pair(self.name, self.batch)
+        x, y = self.replicas.joined(pair(self.name, self.batch))
         old_x, old_y, old_tasks = self.batch_of(self.draw(self.slots, self.replay))
         tasks = torch.cat([torch.full((len(y),), len(self.tasks) - 1), old_tasks])
         for parameter in parameters:
             parameter.grad = None
         both = torch.cat([x, old_x.to(x.device)]), torch.cat([y, old_y.to(y.device)])
-        loss = mixed_loss(self, both, tasks)
-        loss.backward()  # type: ignore[no-untyped-call]
+        (x, y, tasks), weight = self.replicas.share((*both, tasks))
+        loss = mixed_loss(self, (x, y), tasks) * weight
+        add_gradients(loss, parameters)
+        self.replicas.average(parameters)
         return loss.detach()
 
     def after_step(self) -> None:

@@ -39,6 +39,7 @@ class GPM(Method):
     """
 
     name: ClassVar[str] = "gpm"
+    sharded: ClassVar[bool] = True
     presets: ClassVar[Presets] = {"paper": {}, "official": {"first_rule": "below"}}
     protects: ClassVar[bool] = True
 

@@ -213,11 +213,11 @@ class HAT(Method):
         of_task = size(self.embeddings) // max(1, len(self.embeddings))
         return {**found, "per_task": found["per_task"] + of_task}
 
-    def export(self, task: Task) -> nn.Module:
+    def export(self, task: Task, into: nn.Module | None = None) -> nn.Module:
         """A plain copy of the model as ``task`` knows it, with its masks in weights, biases and head."""
         self._gates.take_away()
         try:
-            plain = super().export(task)
+            plain = super().export(task, into)
         finally:
             self._gates.put()
         with self.task(task):

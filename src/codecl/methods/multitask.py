@@ -27,7 +27,6 @@ class Multitask(Method):
     """
 
     name: ClassVar[str] = "multitask"
-    distributed: ClassVar[bool] = False
     freezes_heads: ClassVar[bool] = False
     joint: ClassVar[bool] = True
 
@@ -45,5 +44,5 @@ class Multitask(Method):
         """The loss on inputs of several tasks, or on a plain batch of the task begun last."""
         if isinstance(batch, (tuple, list)) and len(batch) == 3:
             x, y, tasks = batch
-            return mixed_loss(self, (x, y), tasks)
+            return mixed_loss(self, (x, y), tasks, net)
         return super().objective(batch, net)

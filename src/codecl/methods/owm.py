@@ -64,7 +64,6 @@ class OWM(Method):
     """
 
     name: ClassVar[str] = "owm"
-    distributed: ClassVar[bool] = False
     presets: ClassVar[Presets] = {"paper": {}, "official": {"patch_stride": 2, "clip": 10.0}}
     protects: ClassVar[bool] = True
     plain_first_task: ClassVar[bool] = False
@@ -148,16 +147,17 @@ class OWM(Method):
 
     def _hear(self, weight: ProtectedWeight, kind: LayerKind, x: Any) -> None:
         if self.is_learning and self.model.training and torch.is_grad_enabled():
-            self._take_up(weight, kind, x)
+            self._take_up(weight, kind, x, together=True)
             self._heard = True
 
     @torch.no_grad()
-    def _take_up(self, weight: ProtectedWeight, kind: LayerKind, x: Any) -> None:
-        """Protect the mean input of a call."""
+    def _take_up(self, weight: ProtectedWeight, kind: LayerKind, x: Any, together: bool = False) -> None:
+        """Protect the mean input of a call, ``together`` with the calls of other processes."""
         P, projection = self.memory[weight.name], weight.projection
         for rows in self._mean_rows(kind, x):
             # Groups may differ in their number of rows; those of zeros change nothing.
             R = (rows if isinstance(rows, Tensor) else pad_sequence(list(rows), batch_first=True)).to(P)
+            R = self.replicas.mean_over_inputs(R, kind.inputs(x)) if together else R
             if bool(torch.isfinite(R).all()):  # otherwise the loss is not either, and says so
                 absorb(P, R, self._alpha(weight.name))
         assert isinstance(projection, Dense)

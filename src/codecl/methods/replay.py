@@ -114,7 +114,7 @@ class Replay(Method):
         """Offer the samples of all batches since the last step: of several, if gradients are accumulated."""
         if self._passes <= 1 or self.every_epoch:
             for batch in self.new_batches or [self.batch]:
-                for sample in self._samples_of(batch):
+                for sample in self._samples_of(self._of_all(batch)):
                     self.insert(sample)
         self.new_batches = []
         self.steps += 1
@@ -143,6 +143,14 @@ class Replay(Method):
                 "task and its stored inputs."
             )
         return self.decode(t, x)
+
+    def _of_all(self, batch: Any) -> Any:
+        """The batch with those of all other processes, where each has a share: all keep the same samples."""
+        return (
+            self.replicas.joined(pair(self.name, batch))
+            if self.replicas.several and not self.replicas.same_batches
+            else batch
+        )
 
     def _samples_of(self, batch: Any) -> Iterator[Sample]:
         x, y = pair(self.name, batch)

@@ -34,6 +34,7 @@ class SGP(GPM):
     """
 
     name: ClassVar[str] = "sgp"
+    sharded: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, *, alpha: float = 10.0, **gpm: Any) -> None:
         check(0 <= alpha < float("inf"), "alpha", alpha, "a finite number, 0 or more")

@@ -51,6 +51,7 @@ class TRGP(GPM):
     """
 
     name: ClassVar[str] = "trgp"
+    sharded: ClassVar[bool] = True
     presets: ClassVar[Presets] = {
         "paper": {},
         "official": {"first_rule": "below", "off_by_one": True, "gate": "first", "closed": ("*shortcut*",)},
@@ -121,7 +122,7 @@ class TRGP(GPM):
             check_chosen(name, state["bases"][name], of_weight)
 
     def effective_weight(self, name: str, state: Mapping[str, Any]) -> Scaling:
-        weight, like = self.weights[name], self.weights[name].parameter.detach()
+        weight, like = self.weights[name], self.weights[name].here
         if unknown := [j for j in state["tasks"] if not 0 <= j < len(self.chosen)]:
             raise ForeignState(
                 f"'{name}' trusts the tasks {unknown} in the state, whose memory has {len(self.chosen)}."
@@ -178,7 +179,7 @@ class TRGP(GPM):
     def _basis(self, name: str, task: int) -> Tensor:
         """``S_j`` of every matrix of the weight, ``[g, d, r_j]`` padded with zeros."""
         B = [of_matrix.basis for of_matrix in self.memory[name]]
-        return task_basis(B, self.chosen[task][name], self.weights[name].parameter.detach())
+        return task_basis(B, self.chosen[task][name], self.weights[name].here)
 
 
 def task_basis(B: Sequence[Tensor], chosen: Chosen, like: Tensor) -> Tensor:

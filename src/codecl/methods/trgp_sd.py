@@ -39,6 +39,7 @@ class TRGPSD(TRGP):
     """
 
     name: ClassVar[str] = "trgp-sd"
+    sharded: ClassVar[bool] = True
     label: ClassVar[str] = "SD-style"
 
     def __init__(self, model: nn.Module, *, tolerance: float = 0.1, plasticity: float = 0.9, **settings: Any) -> None:
