@@ -108,7 +108,9 @@ class WeightWatch:
 
     def _made_of_steps(self, change: Tensor, since_copy: Tensor, projection: Projection) -> bool:
         """Whether ``change`` is nothing but rounding, or could be that of steps, such as those up to the copy."""
-        W, first, done = self.weight.parameter.detach(), self._first, self._copied_at
+        W, first, done = self.weight.here, self._first, self._copied_at
+        if not change.numel():  # a shard without rows
+            return True
         rounding = ROUNDING * torch.finfo(W.dtype).eps * math.sqrt(1 + self._steps - done)
         if bool(change.abs().max() <= rounding * W.abs().max()) or made_of_steps(change, projection):
             return True
