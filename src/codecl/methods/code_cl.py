@@ -8,9 +8,9 @@ Algorithm 1, for every layer, with ``C`` the conceptor of the inputs of all past
     after task t      C ← C ∨ conceptor of the inputs                                         lines 21–26
 
 The paper and its published implementation differ; every difference is an argument, and ``CodeCL.paper`` and
-``CodeCL.official`` fix them all. Two habits of the implementation are not reproduced, being artefacts of its
-arithmetic: singular values clamped to [1e-8, 1 − 1e-7], and arbitrary directions that fill up ``U`` where ``C_and``
-has fewer than ``K``.
+``CodeCL.official`` fix them all; ``CodeCL.roomy`` is the paper's with an aperture for each layer and task. Two habits
+of the implementation are not reproduced, being artefacts of its arithmetic: singular values clamped to [1e-8, 1 − 1e-7],
+and arbitrary directions that fill up ``U`` where ``C_and`` has fewer than ``K``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ OFFICIAL: dict[str, Any] = {
     "closed": ("*shortcut*",),
     "dense_patches": ("conv1.weight", "backbone.conv1.weight"),
 }
-ROOMY: dict[str, Any] = PAPER | {"room": 1.0, "norm": "per-task"}
+ROOMY: dict[str, Any] = PAPER | {"room": 1.0}
 
 
 class CodeCL(Method):
@@ -143,7 +143,7 @@ class CodeCL(Method):
 
     @classmethod
     def roomy(cls, model: nn.Module, **settings: Any) -> Self:
-        """The paper's reading with a memory that leaves room for later tasks, and norms of its own for each task."""
+        """The paper's reading with a memory that leaves room: each task takes up a tenth of what is left, or less."""
         return cls(model, **(cls.preset("roomy") | settings))
 
     def examine(self) -> None:
