@@ -136,6 +136,13 @@ def test_a_number_of_the_paper_stands_beside_its_own_settings_alone(tmp_path, be
     assert lines(tables(tmp_path)["results"])[1]["paper ACC"] == expected
 
 
+def test_no_number_of_the_paper_stands_beside_a_reading_of_ours(tmp_path):
+    for preset in ("fast", "fast-roomy"):
+        write_run(tmp_path / preset, "code-cl", preset=preset)
+    found = {line["method"]: line["paper ACC"] for line in lines(tables(tmp_path)["results"])}
+    assert found == {"code-cl": "77.21 ± 0.32", "code-cl (roomy)": "–"}
+
+
 def test_ablations_have_the_numbers_of_the_papers_beside_them(tmp_path):
     for free_dims in (0, 10, 80):
         write_run(tmp_path / f"{free_dims}", "code-cl", benchmark="5-datasets", preset="official",

@@ -9,8 +9,8 @@ Algorithm 1, for every layer, with ``C`` the conceptor of the inputs of all past
 
 The paper and its published implementation differ; every difference is an argument, and ``CodeCL.paper`` and
 ``CodeCL.official`` fix them all; ``CodeCL.roomy`` is the paper's with an aperture for each layer and task. Two habits
-of the implementation are not reproduced, being artefacts of its arithmetic: singular values clamped to [1e-8, 1 − 1e-7],
-and arbitrary directions that fill up ``U`` where ``C_and`` has fewer than ``K``.
+of the implementation are not reproduced, being artefacts of its arithmetic: singular values clamped to [1e-8, 1 −
+1e-7], and arbitrary directions that fill up ``U`` where ``C_and`` has fewer than ``K``.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from typing import Any, TypeVar
 
 from codecl.benchmarks.registry import BENCHMARKS
-from codecl.methods import METHODS
+from codecl.methods import METHODS, Method
 from codecl.report.records import Run
 from codecl.runs.recipe import FAST_PRESETS, PRESETS, Recipe, make_recipe
 from codecl.runs.records import Result
@@ -105,6 +105,11 @@ class Experiment:
         """The method, and its reading where the condition leaves that open and it is not the paper's."""
         reading = FAST_PRESETS.get(self.first.preset, "paper")
         return self.first.title if reading == "paper" else f"{self.first.title} ({reading})"
+
+    @property
+    def is_published(self) -> bool:
+        """Whether its reading is the paper's or that of its code: beside others no number of the paper stands."""
+        return PRESETS.get(self.first.preset) in Method.presets
 
     @property
     def joint(self) -> bool:
