@@ -101,7 +101,7 @@ def test_the_readings_of_the_fast_preset_stand_side_by_side(tmp_path):
     for method, preset in (("code-cl", "fast"), ("code-cl", "fast-roomy"), ("gpm", "fast"), ("gpm", "fast-official")):
         accuracy = SECOND if preset == "fast-roomy" else FIRST
         write_run(tmp_path / f"{method}-{preset}", method, accuracy, preset=preset, **asked)
-    write_run(tmp_path / "wide", "code-cl", FIRST, preset="fast-roomy", changes={"norm": "freeze"}, **asked)
+    write_run(tmp_path / "wide", "code-cl", FIRST, preset="fast-roomy", changes={"norm": "per-task"}, **asked)
     made = tables(tmp_path)
     (section,) = made["results"].sections
     assert section.title == "permuted-digits, preset fast, 2/5 tasks, whole schedule"
@@ -134,6 +134,13 @@ def test_a_number_of_the_paper_stands_beside_its_own_settings_alone(tmp_path, be
     write_run(tmp_path / "a", "code-cl", benchmark=benchmark, preset=preset, changes=changes)
     write_run(tmp_path / "b", "ewc", benchmark=benchmark, preset=preset)  # the column is there
     assert lines(tables(tmp_path)["results"])[1]["paper ACC"] == expected
+
+
+def test_no_number_of_the_paper_stands_beside_a_reading_of_ours(tmp_path):
+    for preset in ("fast", "fast-roomy"):
+        write_run(tmp_path / preset, "code-cl", preset=preset)
+    found = {line["method"]: line["paper ACC"] for line in lines(tables(tmp_path)["results"])}
+    assert found == {"code-cl": "77.21 ± 0.32", "code-cl (roomy)": "–"}
 
 
 def test_ablations_have_the_numbers_of_the_papers_beside_them(tmp_path):

@@ -352,3 +352,7 @@ def test_what_was_measured_without_telling_the_task_has_a_table(tmp_path):
         ["88.00 ± 0.00", "70.00 ± 0.00", "91.00 ± 1.41", "99.00 ± 0.00", "conceptors", "12 kB"],
     ]
     assert "inference" not in tables(tmp_path / "c")
+    write_run(tmp_path / "plain", "finetune", SECOND)
+    made = tables(tmp_path)
+    assert {row["runs"] for row in lines(made["results"])} == {("plain",), ("c",), ("a0", "a1")}  # b is no other method
+    assert not any(name.startswith("ablation") for name in made)

@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+from codecl.errors import UsageError
 from codecl.methods import CodeCL, Method
 from codecl.networks import MLP, MultiHead
+from codecl.runs.recipe import make_recipe
+from codecl.runs.run import make_method
 from codecl.training.engine import Trainer
 from codecl.training.plan import Plan
 from codecl.training.stream import Stream, Task, Tensors
@@ -67,3 +70,16 @@ def test_conceptors_for_inference_see_more_than_the_method_asks_for() -> None:
     trainer = trained(CodeCL, evidence="auto", samples=20)
     assert sum(len(batch[1]) for batch in trainer._sample(0, "after")) == 60  # all there are, not 20
     assert [len(batch[1]) for batch in trainer._sample(0, "before")] == [20]
+
+
+@pytest.mark.parametrize(
+    ("method", "remedy"),
+    [("finetune", "Choose a method that protects weights"), ("code-cl", r"CodeCL\(model, evidence='auto'\)")],
+)
+def test_a_network_with_one_head_is_refused_before_it_is_trained(method: str, remedy: str) -> None:
+    recipe = make_recipe({"method": method, "benchmark": "permuted-mnist"}, {"infer_tasks": True})
+    with pytest.raises(UsageError, match=f"^{method}: the task cannot be inferred: .*{remedy}"):
+        make_method(recipe, make_stream())
+    for changes in ({}, {"infer_tasks": True, "evidence": "auto"}):
+        recipe = make_recipe({"method": "code-cl", "benchmark": "permuted-mnist"}, changes)
+        assert make_method(recipe, make_stream()).name == "code-cl"

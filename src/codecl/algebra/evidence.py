@@ -29,6 +29,7 @@ def log_density(C: Conceptor, aperture: float, rows: Tensor) -> Tensor:
     if C.rest:
         raise ValueError("the negation of a rank-deficient conceptor has no density; pass one that was fitted to rows.")
     z = rows.to(WORKING_DTYPE)
-    outside = z.square().sum(1) - (z @ C.basis).square() @ C.singular_values  # zᵀ (I − C) z
-    volume = torch.log1p(C.odds).sum() - C.dim * math.log(aperture**2 / (2 * math.pi))
+    odds = C.odds
+    outside = z.square().sum(1) - (z @ C.factor).square() @ (1 / (1 + odds))  # zᵀ (I − C) z: U √s = F / √(1 + q)
+    volume = torch.log1p(odds).sum() - C.dim * math.log(aperture**2 / (2 * math.pi))
     return -(aperture**2 * outside + volume) / 2

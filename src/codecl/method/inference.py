@@ -183,18 +183,24 @@ def infer(method: Method, batch: Any, together: bool, forward: Forward | None = 
         raise ValueError("the batch has no inputs; infer_task needs at least one.")
     if method.evidence is not None and len(method.evidence.tasks) == learned:
         scores = method.evidence.scores(method, batch, forward or method.forward)
-    elif method.layers.task_heads is not None or method.layers.heads:
-        scores = _head_scores(method, batch, learned, forward or method.forward)
     else:
-        raise ValueError(
-            "the task cannot be inferred: no evidence is stored and no task has a head of its own. "
-            f"Make the method with evidence='auto': {type(method).__name__}(model, evidence='auto')."
-        )
+        check_heads(method)
+        scores = _head_scores(method, batch, learned, forward or method.forward)
     if scores.ndim != 2:
         raise _no_batch(f"the outputs are not [inputs, classes] but {list(scores.shape[:-1])} and classes")
     if not bool(torch.isfinite(scores).all()):
         raise ValueError("the inputs, or what the network makes of them, hold NaN or infinite values: no task fits.")
     return scores.sum(0, keepdim=True).expand_as(scores).argmax(1) if together else scores.argmax(1)
+
+
+def check_heads(method: Method) -> None:
+    """Refuse to tell tasks apart by their heads where none has one."""
+    if method.layers.task_heads is None and not method.layers.heads:
+        remedy = f"Make the method with evidence='auto': {type(method).__name__}(model, evidence='auto')."
+        raise ValueError(
+            "the task cannot be inferred: no evidence is stored and no task has a head of its own. "
+            + (remedy if method.protects else "Choose a method that protects weights, and so can store evidence.")
+        )
 
 
 @torch.no_grad()

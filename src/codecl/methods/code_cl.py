@@ -8,9 +8,9 @@ Algorithm 1, for every layer, with ``C`` the conceptor of the inputs of all past
     after task t      C ← C ∨ conceptor of the inputs                                         lines 21–26
 
 The paper and its published implementation differ; every difference is an argument, and ``CodeCL.paper`` and
-``CodeCL.official`` fix them all. Two habits of the implementation are not reproduced, being artefacts of its
-arithmetic: singular values clamped to [1e-8, 1 − 1e-7], and arbitrary directions that fill up ``U`` where ``C_and``
-has fewer than ``K``.
+``CodeCL.official`` fix them all; ``CodeCL.roomy`` is the paper's with an aperture for each layer and task. Two habits
+of the implementation are not reproduced, being artefacts of its arithmetic: singular values clamped to [1e-8, 1 −
+1e-7], and arbitrary directions that fill up ``U`` where ``C_and`` has fewer than ``K``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ OFFICIAL: dict[str, Any] = {
     "closed": ("*shortcut*",),
     "dense_patches": ("conv1.weight", "backbone.conv1.weight"),
 }
-ROOMY: dict[str, Any] = PAPER | {"room": 1.0, "norm": "per-task"}
+ROOMY: dict[str, Any] = PAPER | {"room": 1.0}
 
 
 class CodeCL(Method):
@@ -71,7 +71,6 @@ class CodeCL(Method):
     expected_tasks  how many tasks share the room, each as much; None: each takes a tenth of what is left
     free_dims       K: how many shared directions are freed
     overlap         ε: the capacity ratio Θ(C_and)/Θ(C) above which they are
-    free_above      singular value in C_and from which a direction is freed, so that a layer's overlap sets its K
     samples         how many inputs a conceptor is fitted to, in whole batches; None for all
     before          under which weights the new inputs are seen: ``previous`` task's effective ones, or ``shared``
     after           under which weights the learned inputs are seen: ``shared``, or the task's ``effective`` ones
@@ -102,7 +101,6 @@ class CodeCL(Method):
         expected_tasks: int | None = None,
         free_dims: int = 80,
         overlap: float = 0.5,
-        free_above: float = 0.0,
         samples: int | None = 125,
         before: Literal["previous", "shared"] = "previous",
         after: Literal["shared", "effective"] = "shared",
@@ -120,7 +118,6 @@ class CodeCL(Method):
     ) -> None:
         check(free_dims >= 0, "free_dims", free_dims, "a number of directions, 0 or more")
         check(0 <= overlap <= 1, "overlap", overlap, "a ratio of capacities in [0, 1]")
-        check(0 <= free_above <= 1, "free_above", free_above, "a singular value in [0, 1]")
         check(samples is None or samples > 0, "samples", samples, "a positive number of inputs, or None for all")
         check(before in ("previous", "shared"), "before", before, "'previous' or 'shared'")
         check(after in ("shared", "effective"), "after", after, "'shared' or 'effective'")
@@ -135,7 +132,6 @@ class CodeCL(Method):
         check(all(0 < a < float("inf") for a in apertures), "aperture", aperture, "a finite number above 0")
         self._apertures = aperture
         self.free_dims, self.overlap, self.samples = free_dims, overlap, samples
-        self.free_above = free_above
         self.before, self.after = before, after
         self.replace, self.random_start, self.hold = replace, random_start, hold
         self.gain, self.minimum, self.tolerance = gain, minimum, tolerance
@@ -148,7 +144,7 @@ class CodeCL(Method):
 
     @classmethod
     def roomy(cls, model: nn.Module, **settings: Any) -> Self:
-        """The paper's reading with a memory that leaves room for later tasks, and norms of its own for each task."""
+        """The paper's reading with a memory that leaves room: each task takes up a tenth of what is left, or less."""
         return cls(model, **(cls.preset("roomy") | settings))
 
     def examine(self) -> None:
@@ -168,8 +164,7 @@ class CodeCL(Method):
                 continue
             C_and = [new.meet(C, self.tolerance) for new, C in zip(pre, self.memory[name], strict=True)]
             ratios = [_ratio(shared, C) for shared, C in zip(C_and, self.memory[name], strict=True)]
-            K = [self.free_dims if ratio > self.overlap else 0 for ratio in ratios]
-            U = [C.cut(self.free_above).top(k) for C, k in zip(C_and, K, strict=True)]
+            U = [C.top(self.free_dims if ratio > self.overlap else 0) for C, ratio in zip(C_and, ratios, strict=True)]
             self.note(name, overlap=fmean(ratios), shared=fmean(C.rank for C in C_and))
             if any(directions.shape[1] for directions in U):
                 changes[name] = self._mixing(self.weights[name], U)

@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from typing import Any, TypeVar
 
 from codecl.benchmarks.registry import BENCHMARKS
-from codecl.methods import METHODS
+from codecl.methods import METHODS, Method
 from codecl.report.records import Run
 from codecl.runs.recipe import FAST_PRESETS, PRESETS, Recipe, make_recipe
 from codecl.runs.records import Result
@@ -24,6 +24,8 @@ from codecl.text import one_line, plain, shown
 T = TypeVar("T")
 IDENTITY = ("method", "benchmark", "preset", "quick", "data", "tasks")
 """What the seeds of an experiment share, beside all values that may be varied."""
+MEASURING = {"training.infer_tasks", "settings.evidence"}
+"""Values that say what is measured and change nothing about the training."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,11 @@ class Experiment:
         """The method, and its reading where the condition leaves that open and it is not the paper's."""
         reading = FAST_PRESETS.get(self.first.preset, "paper")
         return self.first.title if reading == "paper" else f"{self.first.title} ({reading})"
+
+    @property
+    def is_published(self) -> bool:
+        """Whether its reading is the paper's or that of its code: beside others no number of the paper stands."""
+        return PRESETS.get(self.first.preset) in Method.presets
 
     @property
     def joint(self) -> bool:
@@ -205,7 +212,7 @@ def by_condition(experiments: Iterable[Experiment]) -> list[list[Experiment]]:
 
 def find_ablations(experiments: Sequence[Experiment]) -> list[Ablation]:
     """Every set of two or more experiments that differ in one value alone; of a grid, each of its lines."""
-    keys = dict.fromkeys(key for e in experiments for key in e.values)
+    keys = dict.fromkeys(key for e in experiments for key in e.values if key not in MEASURING)
     return [ablation for key in keys for ablation in _ablations_over(key, experiments)]
 
 
@@ -220,11 +227,12 @@ def _ablations_over(key: str, experiments: Sequence[Experiment]) -> Iterator[Abl
 
 
 def unvaried(experiments: Sequence[Experiment], ablations: Sequence[Ablation]) -> list[Experiment]:
-    """The experiments without those that depart from their recipe file in what an ablation varies.
+    """The experiments without those that depart from their recipe file in what an ablation varies, or in measuring.
 
     Where nothing would be left of a method under a condition, all of it stays.
     """
     varied = {e for a in ablations for _, e in a.points if a.key in e.departures}
+    varied |= {e for e in experiments if MEASURING & set(e.departures)}
     bases = {(e.condition, e.method) for e in experiments if e not in varied}
     return [e for e in experiments if e not in varied or (e.condition, e.method) not in bases]
 

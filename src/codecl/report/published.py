@@ -42,7 +42,7 @@ def printed(e: Experiment, what: str, baseline: str = PAPERS_BASELINE) -> Cell:
 
     A run that departs from its recipe file has nothing beside it, unless that is where the paper departs too.
     """
-    if what == "fwt" and baseline != PAPERS_BASELINE:
+    if not e.is_published or (what == "fwt" and baseline != PAPERS_BASELINE):
         return Cell()
     for point in reported().get(e.condition.benchmark, {}).get(e.method, []):
         settings = {f"settings.{name}": value for name, value in point.settings.items()}
@@ -59,7 +59,8 @@ def published_curve(a: Ablation, what: str) -> list[tuple[float, float]]:
     for point in reported().get(a.first.condition.benchmark, {}).get(a.first.method, []):
         others = {f"settings.{name}": value for name, value in point.settings.items() if name != a.name}
         fits = all(same(a.first.values.get(key), value) for key, value in others.items())
-        if a.key.startswith("settings.") and a.name in point.settings and what in point.numbers and fits:
+        fits = fits and a.first.is_published and a.key.startswith("settings.")
+        if a.name in point.settings and what in point.numbers and fits:
             curve.append((point.settings[a.name], point.numbers[what][0]))
     return sorted(set(curve))
 

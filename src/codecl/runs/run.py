@@ -15,6 +15,7 @@ from torch.distributed import ProcessGroup
 import codecl
 from codecl.allocator import keep_freed_memory
 from codecl.errors import refusing
+from codecl.method.inference import check_heads
 from codecl.methods import Method
 from codecl.randomness import seeded
 from codecl.runs.events import Event, from_engine
@@ -135,7 +136,10 @@ def make_method(recipe: Recipe, stream: Stream, group: ProcessGroup | None = Non
     settings = dict(recipe.settings) | ({"seed": recipe.seed} if takes_seed(method) else {})
     settings |= {} if group is None else {"group": group}
     with refusing(f"{recipe.method}: ", TypeError):
-        return method(model, **settings)
+        made = method(model, **settings)
+        if recipe.training["infer_tasks"] and made.evidence is None:
+            check_heads(made)
+        return made
 
 
 def refuse_impossible(recipes: Iterable[Recipe], root: Path) -> None:
