@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -104,6 +105,13 @@ class Process:
 
     def kill(self, sign=signal.SIGKILL):
         os.kill(self.pid, sign)
+
+    def until(self, came, seconds=300):
+        """Wait for something to come; a command that ended before it would be waited for without end."""
+        last = time.monotonic() + seconds
+        while not came():
+            assert time.monotonic() < last, self.err.read_text()
+            time.sleep(0.001)
 
     def wait(self):
         """The exit code; minus the number of the signal that ended it."""

@@ -127,8 +127,7 @@ def test_ctrl_c_says_that_the_same_command_goes_on(whole, launcher, tmp_path):
     for attempt in range(5):  # on a busy machine the run may end before it is interrupted
         path = tmp_path / f"run{attempt}"
         process = launcher.start("run", *RECIPE, "--out", path)
-        while epochs_logged(path) < 2 or "epoch 2/3" not in process.out.read_text():  # logged first, and then shown
-            time.sleep(0.001)
+        process.until(lambda: epochs_logged(path) >= 2 and "epoch 2/3" in process.out.read_text())  # noqa: B023
         process.kill(signal.SIGINT)
         if (code := process.wait()) != 0:
             break
@@ -145,8 +144,7 @@ def test_ctrl_c_stops_a_comparison_and_its_runs(whole, launcher, tmp_path):
     """The run under way is stopped with it, the next is not begun, and the same command finishes both."""
     asked = ("compare", "--methods", "code-cl", "--seeds", "0,1", "--out", tmp_path, *RECIPE[2:])
     process = launcher.start(*asked)
-    while epochs_logged(tmp_path / "code-cl-seed0") < 2:
-        time.sleep(0.01)
+    process.until(lambda: epochs_logged(tmp_path / "code-cl-seed0") >= 2)
     process.kill(signal.SIGINT)
     assert process.wait() == 130
     said = "codecl: stopped. What was computed is kept; the same command again goes on.\n"
