@@ -219,7 +219,7 @@ def test_acc_against_memory_and_time(draw, tmp_path):
     assert draw.caption.endswith("Times depend on what else the machine did.")
 
 
-def test_of_many_lines_the_best_and_the_baseline_stand_out(draw, tmp_path):
+def test_of_many_lines_the_best_the_baseline_and_code_cl_stand_out(draw, tmp_path):
     methods = ["owm", "gpm", "trgp", "sgp", "cuber", "code-cl", "ewc", "hat", "er", "api"]
     for i, method in enumerate(methods):
         write_run(tmp_path / method, method, [[50.0 + i, None], [50.0 + i, 50.0 + i]])
@@ -227,7 +227,7 @@ def test_of_many_lines_the_best_and_the_baseline_stand_out(draw, tmp_path):
     gpm = next(e for e in experiments if e.method == "gpm")
     styles = figures.line_styles(experiments, [gpm])
     named = [e.method for e in experiments if "label" in styles[e]]
-    assert named == ["api", "er", "hat", "ewc", "gpm"]
+    assert named == ["api", "er", "hat", "code-cl", "gpm"]
     assert len({styles[e]["color"] for e in experiments if e.method in named}) == 5
     assert {styles[e]["color"] for e in experiments if e.method not in named} == {drawing.GREY}
     for make in (figures.seen, figures.tasks, figures.tradeoff):

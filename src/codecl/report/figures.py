@@ -21,8 +21,10 @@ Styles = dict[Experiment, dict[str, Any]]
 MOST_LINES = 7
 """More lines than these are hard to tell apart."""
 LOADED = "Times depend on what else the machine did."
-BEST_LINES = 4
+BEST_LINES = 3
 """How many of the best are highlighted, where not all can be."""
+ALWAYS = ("code-cl", "finetune")
+"""Highlighted wherever they stand: what this library is about, and what happens without any method."""
 
 
 def summary_figures(analysis: Analysis) -> list[Drawing]:
@@ -52,9 +54,9 @@ def summary_figures(analysis: Analysis) -> list[Drawing]:
 def line_styles(experiments: Sequence[Experiment], bases: Sequence[Experiment | None] = ()) -> Styles:
     """The line of each, best first. A method has its colour in all figures, unless another here has the same.
 
-    Of many experiments a few are highlighted, the best and the baseline; the rest are grey and have no name.
+    Of many experiments a few are highlighted, the best, the baseline and ``ALWAYS``; the rest are grey and have no name.
     """
-    few = [e for i, e in enumerate(experiments) if i < BEST_LINES or e in bases]
+    few = [e for i, e in enumerate(experiments) if i < BEST_LINES or e in bases or e.label() in ALWAYS]
     if len(experiments) <= MOST_LINES:
         few = list(experiments)
     styles: Styles = {e: {"color": drawing.GREY, "marker": ".", "linewidth": 0.7, "zorder": 2} for e in experiments}
