@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from codecl import Method
 
-EPOCHS, SENTENCES, SEED = 12, 600, 0
+EPOCHS, SENTENCES, SEED = 24, 600, 0
 LENGTH = 18
 
 DOMAINS = {  # who, what they write about, what is good there, and what is bad

@@ -74,8 +74,8 @@ class LosesWhatItLearns(CodeCL):
         return state | {"parameters": [torch.zeros_like(p) for p in state["parameters"]]} if within_task else state
 
 
-class AcceptsNaN(Method):
-    """Remembers a weight, whatever it is."""
+class KeepsWeights(Method):
+    """Remembers a weight of every task."""
 
     kept = ()
 
@@ -89,7 +89,15 @@ class AcceptsNaN(Method):
         self.kept = tuple(state["kept"])
 
 
-class CountsBeforeItFails(AcceptsNaN):
+class RemembersBeforeItLooks(KeepsWeights):
+    """Remembers a weight, whatever it is, though the task cannot end."""
+
+    def end_task(self, loader=None):
+        self.remember(loader)
+        super().end_task(loader)
+
+
+class CountsBeforeItFails(KeepsWeights):
     """Remembers something before it has read all of the data."""
 
     def remember(self, loader):
@@ -98,7 +106,7 @@ class CountsBeforeItFails(AcceptsNaN):
             raise ValueError("NaN")
 
 
-class BeginsBeforeItFails(AcceptsNaN):
+class BeginsBeforeItFails(KeepsWeights):
     """The same, as a task begins."""
 
     plain_first_task = False
@@ -166,7 +174,7 @@ BROKEN = {
     TrustsEveryGradient: "check_no_loop_moves_what_is_held",
     WarnsOfNothing: "check_ordinary_loops_are_not_warned_of",
     LeavesGradients: "check_the_model_clears_all_gradients",
-    AcceptsNaN: "check_weights_that_are_not_finite_are_not_remembered",
+    RemembersBeforeItLooks: "check_weights_that_are_not_finite_are_not_remembered",
     CountsBeforeItFails: "check_a_failed_end_can_be_repeated",
     BeginsBeforeItFails: "check_a_failed_begin_can_be_repeated",
     WantsFloats: "check_whole_numbers_serve_as_settings",
