@@ -54,7 +54,7 @@ def summary_figures(analysis: Analysis) -> list[Drawing]:
 def line_styles(experiments: Sequence[Experiment], bases: Sequence[Experiment | None] = ()) -> Styles:
     """The line of each, best first. A method has its colour in all figures, unless another here has the same.
 
-    Of many experiments a few are highlighted, the best, the baseline and ``ALWAYS``; the rest are grey and have no name.
+    Of many experiments a few are highlighted, the best, the baseline and ``ALWAYS``; the rest are grey and nameless.
     """
     few = [e for i, e in enumerate(experiments) if i < BEST_LINES or e in bases or e.label() in ALWAYS]
     if len(experiments) <= MOST_LINES:
