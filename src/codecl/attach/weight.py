@@ -66,7 +66,7 @@ class ProtectedWeight:
 
     @property
     def here(self) -> Tensor:
-        """What this process has of the parameter, as it stands: all of it, unless it is in shards."""
+        """What this process has of the parameter as it stands, which is all of it unless it is in shards."""
         return here(self.parameter)
 
     @cached_property
