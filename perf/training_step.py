@@ -103,7 +103,8 @@ def in_second_task(method: CodeCL, rank: int | None) -> CodeCL:
         if (convolution or rank is None) and d > K:
             U = torch.stack([C.top(K) for C in stack]).to(weight.parameter.dtype)
             freed[name] = {"U": U, "M": torch.zeros(g, K, K), "replace": False, "hold": False}
-    state |= {"tasks": [0, 1], "learning": True, "per_task": [{}], "effective": [{}, freed]}
+    own = {name: value.clone() for name, value in method.per_task.values().items()}
+    state |= {"tasks": [0, 1], "learning": True, "per_task": [own], "effective": [{}, freed]}
     method.load_state_dict(state)
     return method
 
