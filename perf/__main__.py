@@ -27,7 +27,7 @@ def main() -> None:
     options = parser.parse_args()
     known: dict[str, tuple[str, Callable[[], list[dict[str, object]]]]] = {
         "step": (
-            f"A training step over plain SGD, batch 64, {torch.get_num_threads()} threads",
+            "A training step over plain SGD, batch 64",
             lambda: training_step.measure(options.repeat),
         ),
         "epoch": (

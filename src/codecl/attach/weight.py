@@ -179,9 +179,9 @@ class ProtectedWeight:
         return G
 
     def some_rows(self, block: slice) -> Tensor:
-        """A copy of some rows of the matrices that are projected, taken as ``[g·o, d]``."""
-        W = self.matrices().detach()
-        return W.reshape(-1, W.shape[-1])[block].clone()
+        """Some rows of the matrices that are projected, taken as ``[g·o, d]``, as they stand."""
+        W = self.matrices(self.parameter.detach())
+        return W.reshape(-1, W.shape[-1])[block]
 
     def difference(self, before: Any) -> Tensor:
         """How far the weight is from a ``snapshot``, as the matrices that are projected."""

@@ -76,7 +76,7 @@ class WeightWatch:
         """The weight is as it should be; the steps of a task begin."""
         self._steps, self._copies, self._copy, self._last = -1, FIRST_STEPS, None, None
         self.note()
-        self._first = self._last
+        self._first = None if self._last is None else self._last._replace(values=self._last.values.clone())
 
     def note(self) -> None:
         """The weight is as it should be, after a step."""
@@ -84,7 +84,8 @@ class WeightWatch:
             return
         self._steps += 1
         block = self.weight.probe.block()
-        self._last, self._version = _Rows(block, self.weight.some_rows(block)), self.weight.parameter._version
+        self._last = _Rows(block, _copied(self.weight.some_rows(block), self._last))
+        self._version = self.weight.parameter._version
         if self._steps <= self._copies:
             self._copy, self._copied_at = self.weight.snapshot(), self._steps
 
@@ -202,5 +203,16 @@ def _spread(rows: Tensor, block: slice, shape: torch.Size) -> Tensor:
     return stack
 
 
+def _copied(rows: Tensor, before: _Rows | None) -> Tensor:
+    """A copy of ``rows``, in the memory of those of before where it fits: fresh pages cost more than the copy."""
+    if before is None or not _alike(rows, before.values):
+        return rows.clone()
+    return before.values.copy_(rows)
+
+
 def _same(a: Tensor, b: Tensor) -> bool:
-    return (a.device, a.dtype, a.shape) == (b.device, b.dtype, b.shape) and torch.equal(a, b)
+    return _alike(a, b) and torch.equal(a, b)
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return (a.device, a.dtype, a.shape) == (b.device, b.dtype, b.shape)
