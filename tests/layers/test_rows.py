@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
-from codecl.layers import ConvolutionKind, LayerKind, LinearKind, convolution, kind_of
+from codecl.layers import ConvolutionKind, LayerKind, LinearKind, convolution, kind_of, moments_of
+from codecl.layers.shifts import gram_of_patches
 from tests.layers.cases import (
     CONVOLUTIONS,
     UNEVEN,
@@ -166,3 +167,40 @@ def test_a_bound_kind_knows_its_weight_also_while_another_takes_its_place():
     ((parameters, key, value),) = kind.places(other)
     parameters[key] = value
     assert kind.value is other
+
+
+@settings(max_examples=200)
+@given(st.one_of(convolutions(), transposed_convolutions()))
+def test_moments_of_patches_from_shifted_inputs(case):
+    layer, given_ = case
+    kind = bound(layer)
+    x = kind.call(given_ if isinstance(given_, tuple) else (given_,), {})
+    patches = kind.patches(x, stride=1)
+    parts = kind._padded(x).split(layer.in_channels // layer.groups, dim=1)
+    for part, rows in zip(parts, patches, strict=True):
+        assert_close(gram_of_patches(part, layer.kernel_size, layer.dilation), rows.mT @ rows)
+
+
+@settings(max_examples=200)
+@given(st.one_of(convolutions(), transposed_convolutions()))
+def test_moments_are_those_of_the_rows_however_they_are_computed(case):
+    layer, given_ = case
+    kind = bound(layer.float())
+    args = given_ if isinstance(given_, tuple) else (given_,)
+    x = kind.call((args[0].float(), *args[1:]), {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(convolution, "CHANNELS_TO_SHIFT", 1)
+        found = kind.moments(x)
+    expected = moments_of(kind.rows(x))
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        assert (a.count, a.floor, a.dim) == (b.count, b.floor, b.dim)
+        assert_close(a._as_gram(), b._as_gram())
+
+
+def test_patches_that_are_not_finite_are_named_as_rows_are():
+    layer = nn.Conv2d(16, 2, 3)
+    x = torch.ones(60, 16, 4, 4)
+    x[0, 0, 0, 0] = torch.nan
+    with pytest.raises(ValueError, match="NaN or infinite values \\(1 of 240 rows\\)"):
+        bound(layer).moments(x)

@@ -105,11 +105,12 @@ def capture_moments(
 
     def add(weight: ProtectedWeight, kind: LayerKind, x: Any) -> None:
         try:
-            for new in moments(weight, kind, x):
-                if new:
-                    weight.rows_seen += sum(of_matrix.count for of_matrix in new)
-                    earlier = seen.get(weight.name)
-                    seen[weight.name] = new if earlier is None else [a + b for a, b in zip(earlier, new, strict=True)]
+            with torch._C.DisableTorchFunction():  # no use of the model: ``_NoOtherUse`` need not look at every product
+                for new in moments(weight, kind, x):
+                    if new:
+                        weight.rows_seen += sum(of_matrix.count for of_matrix in new)
+                        past = seen.get(weight.name)
+                        seen[weight.name] = new if past is None else [a + b for a, b in zip(past, new, strict=True)]
         except ValueError as error:
             raise ValueError(f"'{weight.name}': {error}") from None
         if kind.module not in checked:

@@ -11,10 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from codecl.algebra import Moments
+from codecl.algebra.tolerances import WORKING_DTYPE, relative_rank_floor
 from codecl.layers.base import LayerKind, register
+from codecl.layers.shifts import gram_of_patches
 
 NUMBERS_AT_ONCE = 2**24
 """How many numbers of patches are unfolded at a time: 64 MiB in float32, 128 MiB in float64."""
+CHANNELS_TO_SHIFT = 16
+"""From how many channels on products of shifted inputs are quicker than those of patches."""
 
 
 @register(nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -38,15 +43,8 @@ class ConvolutionKind(LayerKind):
     def patches(self, x: Tensor, stride: int | None = None) -> Tensor:
         """Every patch of ``x`` under the kernel, ``[g, n, d]``; ``d`` runs over channels, then over the kernel."""
         conv, axes = cast(_ConvNd, self.module), len(self.kernel)
-        if x.ndim == axes + 1:  # an unbatched input
-            x = x.unsqueeze(0)
-        mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
-        x = F.pad(x, conv._reversed_padding_repeated_twice, mode=mode)
-        return self._unfold(x, conv.stride if stride is None else (stride,) * axes)
-
-    def _unfold(self, x: Tensor, strides: tuple[int, ...]) -> Tensor:
-        """The patches of an input that has its padding."""
-        conv, axes = cast(_ConvNd, self.module), len(self.kernel)
+        strides = self._strides if stride is None else (stride,) * axes
+        x = self._padded(x)
         for axis, (size, step, spread) in enumerate(zip(self.kernel, strides, conv.dilation, strict=True)):
             # [..., positions, ..., window], of which a dilated kernel sees every ``spread``-th entry
             x = x.unfold(2 + axis, (size - 1) * spread + 1, step)[..., ::spread]
@@ -54,6 +52,34 @@ class ConvolutionKind(LayerKind):
         x = x.reshape(x.shape[0], conv.groups, channels, *x.shape[2:])  # [batch, g, channels, *positions, *kernel]
         positions, kernel = range(3, 3 + axes), range(3 + axes, 3 + 2 * axes)
         return x.permute(1, 0, *positions, 2, *kernel).flatten(2 + axes).flatten(1, -2)
+
+    def moments(self, x: Tensor) -> list[Moments]:
+        """Without unfolding the patches, where they are many and taken at every position."""
+        conv, padded = cast(_ConvNd, self.module), self._padded(x)
+        channels = conv.in_channels // conv.groups
+        reach = (n - (k - 1) * step for n, k, step in zip(padded.shape[2:], self.kernel, conv.dilation, strict=True))
+        count = len(padded) * math.prod(reach)
+        few = count <= channels * math.prod(self.kernel) or channels < CHANNELS_TO_SHIFT
+        if few or any(step != 1 for step in self._strides) or x.dtype == WORKING_DTYPE or x.device.type == "mps":
+            return super().moments(x)
+        grams = [
+            gram_of_patches(part, self.kernel, conv.dilation) for part in torch.split(padded.detach(), channels, dim=1)
+        ]
+        if not all(bool(torch.isfinite(gram).all()) for gram in grams):
+            return super().moments(x)  # says which rows are not finite
+        return [Moments(count, relative_rank_floor(x.dtype), gram=gram) for gram in grams]
+
+    @property
+    def _strides(self) -> tuple[int, ...]:
+        return cast(_ConvNd, self.module).stride
+
+    def _padded(self, x: Tensor) -> Tensor:
+        """``x`` as a batch, with its padding."""
+        conv = cast(_ConvNd, self.module)
+        if x.ndim == len(self.kernel) + 1:  # an unbatched input
+            x = x.unsqueeze(0)
+        mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
+        return F.pad(x, conv._reversed_padding_repeated_twice, mode=mode)
 
     def split(self, x: Tensor) -> Iterator[Tensor]:
         if x.ndim == len(self.kernel) + 1:
@@ -97,5 +123,9 @@ class TransposedConvolutionKind(ConvolutionKind):
             margins = [margin, margin + more, *margins]
         return F.pad(spread, margins)
 
-    def patches(self, x: Tensor, stride: int | None = None) -> Tensor:
-        return self._unfold(x, (stride or 1,) * len(self.kernel))
+    @property
+    def _strides(self) -> tuple[int, ...]:
+        return (1,) * len(self.kernel)
+
+    def _padded(self, x: Tensor) -> Tensor:
+        return x
