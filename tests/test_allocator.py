@@ -34,6 +34,7 @@ def kept(**environment: str) -> tuple[str, int]:
     return answer, int(faults)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such setting")
 def test_pages_are_reused() -> None:
     pages = 10 * (2**22 + 2**23) * 4 // os.sysconf("SC_PAGE_SIZE")
@@ -42,5 +43,6 @@ def test_pages_are_reused() -> None:
     assert faults < pages // 4
 
 
+@pytest.mark.slow
 def test_settings_from_outside_stay() -> None:
     assert kept(MALLOC_TRIM_THRESHOLD_="100000", MALLOC_MMAP_THRESHOLD_="100000")[0] == "False"

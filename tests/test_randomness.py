@@ -162,6 +162,7 @@ def test_devices_in_use_are_restored_and_others_seeded(monkeypatch):
     assert calls == [("seeded", derive(0, "init")), "inside", ("seeded", 21), restored]
 
 
+@pytest.mark.slow
 def test_numpy_is_not_needed(tmp_path):
     """Neither here nor for checkpoints, which have to get at the bytes of tensors."""
     script = """

@@ -10,6 +10,7 @@ for t, loader in enumerate(loaders):
     method.end_task(loader)
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from codecl.algebra import Conceptor, Moments, Subspace
@@ -45,14 +46,8 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """The battery for methods and trained runs bring the engine with them: they are loaded when they are asked for."""
-    if name == "load":
-        from codecl.runs.export import load
-
-        return load
-    if name == "check_method":
-        from codecl.training.check import check_method
-
-        return check_method
+    if name in (places := {"load": "codecl.runs.export", "check_method": "codecl.training.check"}):
+        return getattr(import_module(places[name]), name)
     raise AttributeError(f"module 'codecl' has no attribute {name!r}")
 
 

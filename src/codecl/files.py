@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says where there is no room left."""
 TEMPORARY = ".new"
 """What is added to a file's name while it is being written."""
 

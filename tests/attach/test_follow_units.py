@@ -16,6 +16,7 @@ from codecl.attach.units.units import Units
 from codecl.layers import kind_of
 from codecl.networks import MLP, AlexNet, LeNet, ReducedResNet18
 from tests.layers.cases import normal, redrawn
+from tests.marks import slow_but
 
 
 def follow(model, forward=call_with_first, **settings):
@@ -120,7 +121,7 @@ def change(channels, table, group, unit):
             units_first[unit] += 1.0
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", slow_but(NETWORKS, "lenet", "mlp", "front", "squeeze", "series"))
 @torch.no_grad()
 def test_a_unit_that_is_cut_is_one_whose_layers_no_longer_matter(network):
     build, shape = NETWORKS[network]

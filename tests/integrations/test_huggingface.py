@@ -31,6 +31,8 @@ pytest.importorskip("accelerate")
 transformers = pytest.importorskip("transformers")
 continual = pytest.importorskip("codecl.integrations.huggingface").continual
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 STEPS = 10  # two epochs of a task
 
@@ -232,7 +234,6 @@ def test_what_cannot_be_is_refused(tmp_path):
         )
 
 
-@pytest.mark.slow
 def test_two_processes_learn_what_one_learns(tmp_path):
     """Each with half of every batch; what the tasks add is the same on both."""
     with socket.socket() as probe:

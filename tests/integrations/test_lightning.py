@@ -28,6 +28,8 @@ from tests.integrations.plain import (
 lightning = pytest.importorskip("lightning.pytorch")
 Continual = pytest.importorskip("codecl.integrations.lightning").Continual
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def quiet(recwarn):

@@ -201,6 +201,7 @@ def test_a_bag_with_a_forward_of_its_own_is_refused():
         capture_moments(model, weights, [torch.tensor([[0, 1]])])
 
 
+@pytest.mark.slow
 def test_nothing_of_a_large_table_is_square():
     """A square of this table would take 3 GB; the bytes are those of one number for each entry."""
     table = nn.Embedding(20_000, 2)

@@ -73,6 +73,7 @@ def test_an_export_is_bare():
     assert pickle.loads(pickle.dumps(plain))(X).equal(plain(X))
 
 
+@pytest.mark.slow
 def test_an_export_needs_no_codecl(tmp_path):
     method = learned(mlp(), heads=["head"])
     plain = method.export(1)

@@ -10,6 +10,7 @@ from torch import nn, optim
 from torch.nn.functional import cross_entropy
 
 from codecl import API, CUBER, DFGP, GPM, HAT, OWM, SGP, TRGP, CodeCL, ProtectionWarning
+from tests.marks import slow_but
 from tests.methods.cases import drift, inputs, loss_on, mlp, outputs_of, task_data, train
 
 ONE, TWO = task_data(0, n=4, batch=2), task_data(1)  # four inputs: at most four directions in any layer
@@ -54,7 +55,7 @@ def decay(model):
     return lambda: 5e-2 * sum(p.square().sum() for p in model.parameters())
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("momentum", slow_but([0.0, 0.9], 0.9))
 @pytest.mark.parametrize("name", [name for name in FULL if name != "dfgp"])  # which replaces the gradients of the loop
 def test_a_loss_term_on_the_weights_is_projected(name, momentum):
     method, optimizer = one_task(FULL[name], momentum=momentum)
@@ -233,8 +234,12 @@ def decay_by_hand(p):
 
 
 @pytest.mark.parametrize("build", [lambda p: optim.SGD(p, lr=0.05, momentum=0.9), lambda p: optim.AdamW(p, lr=0.01)])
-@pytest.mark.parametrize("change", [clamp, clamp_data, renorm, decay_by_hand], ids=lambda change: change.__name__)
-@pytest.mark.parametrize("name", ["code-cl", "gpm", "trgp"])
+@pytest.mark.parametrize(
+    "change",
+    slow_but([clamp, clamp_data, renorm, decay_by_hand], clamp, decay_by_hand),
+    ids=lambda change: change.__name__,
+)
+@pytest.mark.parametrize("name", slow_but(["code-cl", "gpm", "trgp"], "gpm"))
 def test_weights_that_are_changed_by_hand_are_put_right(name, change, build):
     """Biases and norms, which are frozen, too."""
     method, _ = one_task(FULL[name])
@@ -254,7 +259,7 @@ def test_weights_that_are_changed_by_hand_are_put_right(name, change, build):
     assert drift(outputs_of(method, 0, inputs(ONE)), before) < 1e-9
 
 
-@pytest.mark.parametrize("step", [20, 39])  # of 40: later than weights are copied, and the last
+@pytest.mark.parametrize("step", slow_but([20, 39], 39))  # of 40: later than weights are copied, and the last
 @pytest.mark.parametrize("name", [name for name in FULL if name != "dfgp"])  # which learns by closures
 def test_a_small_change_that_is_made_once_is_found(name, step):
     method, optimizer = one_task(FULL[name])
@@ -284,7 +289,7 @@ SOFT = {
 
 @pytest.mark.parametrize("shift", [0.0, 2.0])  # a large mean: most of a gradient lies in one direction, firmly held
 @pytest.mark.parametrize("way", ["lookahead", "average", "begin again", "sharpness-aware"])
-@pytest.mark.parametrize("name", SOFT)
+@pytest.mark.parametrize("name", slow_but(SOFT, "code-cl, 2"))
 def test_averages_of_states_are_not_warned_of_where_little_is_held_firmly(name, way, shift):
     """Warnings are errors in these tests."""
     one, two = ([(x + shift, y) for x, y in task_data(task, n=32, dtype=torch.float32)] for task in range(2))

@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from codecl import AGEM, DFGP, ER, EWC, HAT, CodeCL, UnsafeOptimizer
+from tests.marks import slow_but
 from tests.method.optimizers import TRAININGS, Training, plain, sgd
 from tests.methods.cases import drift, inputs, loss_on, mlp, outputs_of, task_data
 
+QUICK = ("momentum", "weight decay", "adam", "adamw", "clipping", "accumulation with adam", "groups with adamw")
+"""Of ``TRAININGS``, one of a kind."""
 FIRST = {"n": 4, "batch": 2}  # four inputs: at most four directions in any layer
 
 
@@ -46,7 +49,7 @@ def learn_two(training, dtype=torch.float64, aperture=1e8, fresh=False, late=Fal
     return drift(outputs_of(method, "one", inputs(one)), expected), start, loss_on(model, two)
 
 
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize("name", slow_but(TRAININGS, *QUICK))
 def test_a_protected_input_stays_and_the_rest_learns(name):
     moved, start, end = learn_two(TRAININGS[name])
     assert moved < 1e-9
@@ -54,7 +57,9 @@ def test_a_protected_input_stays_and_the_rest_learns(name):
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["guard then begin", "begin then guard"])
-@pytest.mark.parametrize("name", ["momentum", "momentum and weight decay", "adam", "groups with adamw", "one cycle"])
+@pytest.mark.parametrize(
+    "name", slow_but(["momentum", "momentum and weight decay", "adam", "groups with adamw", "one cycle"], "adam")
+)
 def test_a_new_optimizer_for_each_task(name, late):
     moved, start, end = learn_two(TRAININGS[name], fresh=True, late=late)
     assert moved < 1e-9

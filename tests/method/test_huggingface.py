@@ -12,6 +12,8 @@ from codecl import CodeCL
 
 transformers = pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12}
 
 

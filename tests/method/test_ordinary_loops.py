@@ -110,6 +110,7 @@ def test_the_model_clears_the_gradients_of_what_a_task_adds():
     assert "zero_grad" not in vars(method.model)
 
 
+@pytest.mark.slow
 def test_the_published_reading_frees_directions_of_a_first_convolution():
     """Its patches are taken at stride 1, also while an effective weight takes the place of the parameter."""
     torch.manual_seed(0)

@@ -96,6 +96,7 @@ def test_where_the_past_occupies_everything_the_projection_alone_learns_nothing(
     assert moved < 1e-9
 
 
+@pytest.mark.slow
 def test_freed_directions_learn_what_the_projection_forbids():
     start, some, moved_by_some = regression(free_dims=2)
     _, all_of_it, moved_by_all = regression(free_dims=4)

@@ -228,5 +228,6 @@ def test_wrong_settings_are_refused(wrong):
         AGEM(nn.Linear(2, 3), **wrong)
 
 
+@pytest.mark.slow
 def test_it_keeps_every_promise():
     assert len(check_method(lambda model: AGEM(model, memory_per_class=4, reference=8))) == len(CHECKS)

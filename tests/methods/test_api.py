@@ -330,6 +330,7 @@ def test_bytes_count_expansions_as_what_a_task_adds():
     assert method.bytes() == {"memory": expansions + bases + heads, "per_task": heads // 2 + expansions // 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_every_promise_is_kept_with_expansions_in_all_layers(check, monkeypatch):
     if check is hardships.check_a_switch_costs_the_same_after_many_tasks:

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from codecl import check_method
 from codecl.methods.dfgp import DFGP
 from codecl.methods.gpm import GPM
+from tests.marks import slow_but
 from tests.methods.cases import CLASSES, mlp, task_data
 from tests.methods.gpm_reference import SlowDFGP, images, networks
 
@@ -49,7 +50,7 @@ def first_step(settings, batch, model=None, lr=0.1):
     return {name: value.detach() for name, value in model.named_parameters()}
 
 
-@pytest.mark.parametrize("case", SETTINGS)
+@pytest.mark.parametrize("case", slow_but(SETTINGS, "default", "strong"))
 @settings(max_examples=4)
 @given(model=networks(), seed=st.integers(0, 9))
 def test_two_tasks_end_with_the_same_weights(case, model, seed):
@@ -252,5 +253,6 @@ def test_readings_and_a_threshold_that_does_not_grow():
     assert (set(method.threshold.values()), method.increment, method.first_rule) == ({0.95}, 0.0, "reach")
 
 
+@pytest.mark.slow
 def test_it_keeps_what_every_method_promises():
     check_method(DFGP)

@@ -159,5 +159,6 @@ def test_the_published_reading_has_the_published_reservoir():
     assert ER.preset("paper") == {}
 
 
+@pytest.mark.slow
 def test_it_keeps_every_promise():
     assert len(check_method(lambda model: ER(model, memory=40))) == len(CHECKS)

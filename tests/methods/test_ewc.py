@@ -351,5 +351,6 @@ def test_the_published_reading():
     assert EWC.preset("paper") == {}
 
 
+@pytest.mark.slow
 def test_it_keeps_every_promise():
     assert len(check_method(lambda model: EWC(model, fisher="sum", fisher_mode="train", samples=8))) == len(CHECKS)

@@ -21,6 +21,7 @@ from codecl.networks import AlexNet, LeNet, ReducedResNet18
 from codecl.training.check import CHECKS
 from codecl.training.engine import Plan, Trainer
 from codecl.training.stream import Stream, Task, Tensors
+from tests.marks import slow_but
 from tests.methods.cases import CLASSES, mlp, seeded, task_data
 from tests.methods.hat_reference import RESIDUAL, STACK, Reference, Residual, Stack, residual, stack
 
@@ -195,7 +196,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("kind", slow_but(OPTIMIZERS, "momentum"))
 @pytest.mark.parametrize("network", NETWORKS)
 def test_with_hard_masks_old_outputs_stay_to_the_bit_whatever_trains(network, kind):
     build, shape = NETWORKS[network]
@@ -228,7 +229,7 @@ def test_with_hard_masks_old_outputs_stay_to_the_bit_whatever_trains(network, ki
     assert not torch.allclose(told[0], told[2])
 
 
-@pytest.mark.parametrize("backbone", [AlexNet, LeNet, ReducedResNet18])
+@pytest.mark.parametrize("backbone", slow_but([AlexNet, LeNet, ReducedResNet18], LeNet))
 def test_our_networks_keep_old_outputs(backbone):
     """AlexNet has dropout, LeNet one LocalResponseNorm for two groups of units, ResNet sums."""
     torch.manual_seed(0)
@@ -519,5 +520,6 @@ def test_early_stopping_sees_the_penalty_if_it_is_to(seen):
         assert validation == pytest.approx(loss + penalty if seen else loss)
 
 
+@pytest.mark.slow
 def test_it_keeps_every_promise():
     assert len(check_method(lambda model: HAT(model, norm="free", annealing="inputs"))) == len(CHECKS)

@@ -126,5 +126,6 @@ def test_named_heads_are_refused():
         Multitask(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), heads=["1"])
 
 
+@pytest.mark.slow
 def test_it_keeps_every_promise():
     assert len(check_method(Multitask)) == len(CHECKS)

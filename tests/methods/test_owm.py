@@ -211,6 +211,7 @@ def test_each_weight_has_its_own_alpha_and_its_own_end():
         assert_close(method.memory[name][0], expected, atol=1e-12, rtol=0)
 
 
+@pytest.mark.slow
 def test_it_keeps_what_every_method_promises():
     assert check_method(lambda model: OWM(model, alpha_end=1e-2, clip=1.0, patch_stride=2))
     check_state_is_plain(lambda model: OWM(model, update="task"))

@@ -156,5 +156,6 @@ def test_the_settings_of_gpm_are_checked_too():
     assert SGP.preset("official") == {"first_rule": "below"}
 
 
+@pytest.mark.slow
 def test_it_keeps_what_every_method_promises():
     check_method(SGP)

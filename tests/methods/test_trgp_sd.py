@@ -217,6 +217,7 @@ def test_a_bad_setting_is_named_and_leaves_the_model_alone(argument, value, expe
     assert not any("forward" in vars(module) for module in model.modules())
 
 
+@pytest.mark.slow
 def test_it_keeps_the_promises_of_all_methods_while_it_scales_and_shares():
     made = []
 

@@ -11,6 +11,7 @@ from codecl.networks import AlexNet, Dropout, MultiHead
 from codecl.training.engine import Trainer
 from codecl.training.plan import Plan
 from codecl.training.stream import Stream, Task, Tensors
+from tests.marks import slow_but
 from tests.training.storage import Interrupted, Storage
 
 
@@ -37,7 +38,7 @@ def drawn(net: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("n", [3, 8])
+@pytest.mark.parametrize("n", slow_but([3, 8], 3))
 @pytest.mark.parametrize(("dropout", "training"), [(True, True), (True, False), (False, True)])
 def test_values_and_gradients(memory: torch.memory_format, n: int, dropout: bool, training: bool) -> None:
     torch.manual_seed(0)
@@ -59,6 +60,7 @@ def test_values_and_gradients(memory: torch.memory_format, n: int, dropout: bool
     assert gradients[0][0].abs().max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits() -> None:
     def train(storage: Storage) -> Trainer:
         torch.manual_seed(0)

@@ -309,6 +309,7 @@ def test_a_grid_has_a_line_for_each_way_the_rest_was_fixed(draw, tmp_path):
     assert len({line.get_color() for _, line in lines}) == len({line.get_marker() for _, line in lines}) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "scale", "printed"),
     [
@@ -410,6 +411,7 @@ def test_capacities_and_freed_directions_are_those_of_the_log(draw, tmp_path):
     assert freed.collections[0].get_clim() == (0, 21)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layers", "tasks", "named"), [(21, 20, 21), (21, 2, 21), (3, 20, 3), (60, 10, 20), (200, 2, 25)]
 )
@@ -447,6 +449,7 @@ def test_spectra_are_those_of_the_log(draw, tmp_path):
     assert [line.get_color() for line in figure.legends[0].get_lines()] == [task_colour(0, 2), task_colour(1, 2)]
 
 
+@pytest.mark.slow
 def test_of_many_layers_the_spectra_of_some_are_shown_and_the_figure_says_so(draw, tmp_path):
     figure = draw(run_figures.spectra, run_of(FIRST, tmp_path=tmp_path, log=logged(47, 2)))
     titles = [axes.get_title() for axes in figure.axes if axes.get_visible()]
@@ -500,6 +503,7 @@ def every(tmp_path_factory):
     return of_run | joint | general | swept
 
 
+@pytest.mark.slow
 def test_figures_are_a_column_wide_and_legible(every):
     assert len(every) == 10
     for figure in every.values():
@@ -512,6 +516,7 @@ def test_figures_are_a_column_wide_and_legible(every):
         assert int.from_bytes(figure.png[16:20]) == 3.3 * 300
 
 
+@pytest.mark.slow
 def test_what_is_said_is_in_the_file(every):
     texts = {name: set(re.findall(r">([^<>\s][^<>]*)</text>", figure.svg)) for name, figure in every.items()}
     for name, said in {

@@ -153,6 +153,7 @@ def test_the_files_of_a_report(reported):
     assert set(contents(folder / "out")) == set(report.files) == expected | {"report.html"}
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes_and_nothing_else_is_touched(tmp_path):
     write_run(tmp_path / "a", "gpm", log=[epoch(0, 1)])
     write_run(tmp_path / "b", "gpm", changes={"threshold": 0.5})

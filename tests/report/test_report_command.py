@@ -239,6 +239,7 @@ def test_a_cell_of_a_sweep_is_called_by_what_it_varies(here):
 # What else is said.
 
 
+@pytest.mark.slow
 def test_logs_that_are_missing_and_damaged_are_told_apart(here):
     whole = [epoch(0, 1), task(0, 0.25), epoch(1, 1), task(1, 0.75)]
     broken = task(1, 0.75) | {"layers": {"net.a.weight": 3}}

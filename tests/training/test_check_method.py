@@ -197,8 +197,10 @@ def test_a_broken_promise_is_noticed(method, name):
         check(method)
 
 
-def test_check_method_runs_them_all_and_stops_at_the_first_failure():
-    assert check_method(Method) == [check.__name__ for check in CHECKS]
+def test_check_method_runs_them_all_and_stops_at_the_first_failure(monkeypatch):
+    some = [check for check in CHECKS if check.__name__ in ("check_state_is_plain", "check_memory_is_reported")]
+    monkeypatch.setattr("codecl.training.check.CHECKS", some)  # all of them have their turn above
+    assert check_method(Method) == ["check_state_is_plain", "check_memory_is_reported"]
     with pytest.raises(AssertionError) as refused:
         check_method(ReportsNonsense)
     assert str(refused.value) == (

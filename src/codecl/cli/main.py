@@ -13,13 +13,13 @@ from typing import NoReturn
 
 import codecl
 from codecl.cli import benchmarks, compare, data, export, inspect, memory, methods, report, run, sweep, watch
-from codecl.cli.options import Parser, say
+from codecl.cli.options import Parser, warn
 from codecl.errors import FAILED, STOPPED, USAGE, UsageError
+from codecl.files import FULL
 from codecl.training.schedule import Diverged
 
 COMMANDS = (run, compare, sweep, watch, report, inspect, export, data, memory, methods, benchmarks)
 """The order in which ``codecl --help`` has them."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
 NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 """A path that the user gave leads nowhere."""
 
@@ -34,13 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a reader that has gone is no error
         return code
     except (UsageError, ModuleNotFoundError) as error:
-        say(f"codecl: {error}")
+        warn(str(error))
         return USAGE
     except Diverged as error:
-        say(f"codecl: {error}")
+        warn(str(error))
         return FAILED
     except KeyboardInterrupt:
-        say("codecl: stopped. What was computed is kept; the same command again goes on.")
+        warn("stopped. What was computed is kept; the same command again goes on.")
         return STOPPED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         full = " Free some space; the same command again goes on." if error.errno in FULL else ""
         where = f"{error.filename}: " if error.filename is not None else ""
-        say(f"codecl: {where}{error.strerror or error}.{full}")
+        warn(f"{where}{error.strerror or error}.{full}")
         return USAGE if error.errno in NO_PLACE else FAILED
 
 

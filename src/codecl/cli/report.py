@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from codecl.cli.options import add_command, say
+from codecl.cli.options import add_command, warn
 from codecl.errors import USAGE
 from codecl.report.render import text
 from codecl.report.tables import RESULTS
@@ -50,8 +50,8 @@ def report(options: argparse.Namespace) -> int:
     if figures:
         print(f"{options.out / 'figures'}: {figures} figures as SVG and PNG")
     for warning in made.warnings:
-        say(f"codecl: {one_line(warning)}")
+        warn(one_line(warning))
     if made.damaged:
-        say(one_line(f"codecl: left out as damaged: {' '.join(reason for _, reason in made.damaged)}"))
+        warn(one_line(f"left out as damaged: {' '.join(reason for _, reason in made.damaged)}"))
         return USAGE
     return 0

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from codecl.cli.options import Parser, check_trackers, data_root, display_for, recipe_options, say, warn
+from codecl.cli.options import Parser, check_trackers, data_root, display_for, recipe_options, warn
 from codecl.errors import FAILED, UsageError
 from codecl.runs.launch import LOCAL, commands, find_launcher
 from codecl.runs.progress import print_json
@@ -78,5 +78,5 @@ def run_and_show(
             print(f"\n{table}")
         print(f"\nrecipes, logs and results: {out}/{{{','.join(recipes)}}}")
     for failure in failures:
-        say(f"codecl: {failure.name} failed: {failure.reason}")
+        warn(f"{failure.name} failed: {failure.reason}")
     return FAILED if failures else 0

@@ -219,7 +219,7 @@ class Method:
         self.per_task.effective.append(self.prepare(loader) if self.tasks or not self.plain_first_task else {})
         self.tasks.append(task)
         self.is_learning = True
-        self.per_task.show(len(self.tasks) - 1)
+        self.per_task.show(self.current_task)
         self.replicas.same_method(self)
         self.replicas.reshard(self.model)
         self._guards.join(*self._joining())
@@ -563,14 +563,14 @@ class Method:
         if self.evidence is not None:
             self.evidence.load(state["evidence"], len(state["per_task"]))
         if self.tasks:
-            self._select_head(len(self.tasks) - 1)
+            self._select_head(self.current_task)
         for t, task in enumerate(self.per_task.effective):
             for parameter in (p for effective in task.values() for p in effective.parameters()):
-                parameter.requires_grad_(self.is_learning and t == len(self.tasks) - 1)
+                parameter.requires_grad_(self.is_learning and t == self.current_task)
         self.per_task.stored = [{name: value.clone() for name, value in t.items()} for t in state["per_task"]]
         self.per_task.thaw()
         self.per_task.freeze()
-        self.per_task.show(len(self.tasks) - 1 if self.tasks else None)
+        self.per_task.show(self.current_task if self.tasks else None)
         self._guards.note_weights()
         self._guards.join(*self._joining())
 

@@ -7,6 +7,7 @@ import numbers
 import types
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from codecl.text import unknown_name
@@ -54,14 +55,18 @@ def values_of(value: ByWeight) -> list[float]:
     return list(value.values()) if isinstance(value, Mapping) else [value]
 
 
-def check_types(owner: type, settings: Mapping[str, Any]) -> None:
-    """Refuse settings of another type than the constructors of ``owner`` and its bases say."""
+def setting_hints(owner: type) -> dict[str, Any]:
+    """The type hints of the constructors of ``owner`` and its bases, as far as they can be resolved."""
     hints: dict[str, Any] = {}
     for cls in reversed(owner.__mro__):
-        try:
+        with suppress(NameError, TypeError):  # names that only a type checker knows, or no constructor of its own
             hints |= typing.get_type_hints(vars(cls).get("__init__"))
-        except (NameError, TypeError):  # no constructor of its own, or names that only a type checker knows
-            continue
+    return hints
+
+
+def check_types(owner: type, settings: Mapping[str, Any]) -> None:
+    """Refuse settings of another type than the constructors of ``owner`` and its bases say."""
+    hints = setting_hints(owner)
     for name, value in settings.items():
         if name in hints:
             check(_fits(value, hints[name]), name, value, _described(hints[name]))

@@ -54,7 +54,7 @@ class AGEM(Replay):
     def learn(self, closure: Closure, parameters: Sequence[nn.Parameter]) -> Any:
         self.check_optimizer(parameters)
         loss = super().learn(closure, parameters)
-        if past := [sample for (t, _), ring in self.rings.items() if t < len(self.tasks) - 1 for sample in ring]:
+        if past := [sample for (t, _), ring in self.rings.items() if t < self.current_task for sample in ring]:
             learning = [p for p in parameters if p.requires_grad]
             project(learning, self._reference_gradient(self.draw(past, self.reference), learning))
         return loss

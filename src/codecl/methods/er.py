@@ -83,7 +83,7 @@ class ER(Replay):
             return super().learn(closure, parameters)
         x, y = self.replicas.joined(pair(self.name, self.batch))
         old_x, old_y, old_tasks = self.batch_of(self.draw(self.slots, self.replay))
-        tasks = torch.cat([torch.full((len(y),), len(self.tasks) - 1), old_tasks])
+        tasks = torch.cat([torch.full((len(y),), self.current_task), old_tasks])
         for parameter in parameters:
             parameter.grad = None
         both = torch.cat([x, old_x.to(x.device)]), torch.cat([y, old_y.to(y.device)])

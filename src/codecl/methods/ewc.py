@@ -142,7 +142,7 @@ class EWC(Method):
         """What holds for the past, and for the task just learned."""
         if self.fisher == "sum":
             return past + new
-        t = len(self.tasks) - 1
+        t = self.current_task
         F = (t * past.F + new.F) / (t + 1) if self.fisher == "mean" else self.gamma * past.F + new.F
         return Quadratic(F, new.anchor)
 

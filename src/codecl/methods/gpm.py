@@ -120,7 +120,7 @@ class GPM(Method):
 
     def _energy(self, name: str) -> float:
         """``ε_th`` for the task just learned."""
-        return min(1.0, self.threshold[name] + self.increment * (len(self.tasks) - 1))
+        return min(1.0, self.threshold[name] + self.increment * self.current_task)
 
     def _rule(self, name: str) -> Literal["reach", "below"]:
         return "reach" if name in self.memory else self.first_rule

@@ -132,7 +132,7 @@ class HAT(Method):
         """``c Σ a (1 − A) / Σ (1 − A)``; none where no unit is left."""
         if not self.is_learning or self._room == 0:
             return None
-        masks = {group: self.mask(len(self.tasks) - 1, group) for group in self.channels.units}
+        masks = {group: self.mask(self.current_task, group) for group in self.channels.units}
         new = [a if self.A is None else a * (1 - self.A[group]) for group, a in masks.items()]
         return self.c / self._room * torch.cat(new).sum()
 
@@ -232,14 +232,14 @@ class HAT(Method):
 
     def _s(self, task: int) -> float:
         """``s``: it grows within each epoch in which the task learns, and is ``s_max`` otherwise."""
-        current = self.is_learning and task == len(self.tasks) - 1
+        current = self.is_learning and task == self.current_task
         if not (current and self.model.training and self.is_watching):
             return self.smax
         return 1 / self.smax + (self.smax - 1 / self.smax) * self._annealed
 
     def _compensation(self, e: Tensor) -> Tensor:
         """What the gradient of ``e`` would be at ``s = 1``, relative to what it is, times ``s_max``."""
-        s = self._s(len(self.tasks) - 1)
+        s = self._s(self.current_task)
         return self.smax / s * (torch.cosh((s * e).clamp(-LARGEST_COSH, LARGEST_COSH)) + 1) / (torch.cosh(e) + 1)
 
     def _start(self, group: str, n: int) -> nn.Parameter:

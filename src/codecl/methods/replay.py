@@ -154,7 +154,7 @@ class Replay(Method):
 
     def _samples_of(self, batch: Any) -> Iterator[Sample]:
         x, y = pair(self.name, batch)
-        t = len(self.tasks) - 1
+        t = self.current_task
         if self.decode is not None and (raw := getattr(batch, "raw", None)) is not None:
             x = raw
             self._raw.add(t)

@@ -45,14 +45,7 @@ def accuracy_limits(runs: Sequence[Run]) -> tuple[float, float]:
 def matrix(run: Run, name: str, limits: tuple[float, float] = (0.0, 100.0)) -> Drawing:
     """The accuracy on every task after every task, in colours between ``limits``."""
     A = [[_number(value) for value in row] for row in run.result.accuracy]
-    names = ["all"] if run.result.joint else [f"{i + 1}" for i in range(len(A))]
-    figure = drawing.new_figure(min(0.45 + 0.5 * len(A), 0.5 + 0.8 * WIDTH))
-    axes = figure.add_subplot()
-    numbered = drawing.has_room(A, names, _percent)
-    mesh = drawing.heat_map(axes, A, names, limits, _percent if numbered else None)
-    if not numbered:
-        figure.colorbar(mesh, ax=axes, pad=0.02)
-    axes.set(xlabel="accuracy on task, %", ylabel="after task")
+    figure = _percent_map(A, limits, "accuracy on task, %", "after task", ["all"] if run.result.joint else [])
     colours = f"Colours from {limits[0]:g} to {limits[1]:g} %."
     return drawing.render(figure, name, f"Accuracy on each task after learning each task: {run.name}. {colours}")
 
@@ -61,21 +54,28 @@ def inferred_tasks(run: Run, name: str) -> Drawing | None:
     """Which task the inputs of each task are taken for, where that was measured."""
     if (found := run.result.inference) is None:
         return None
-    confusion = found["confusion"]
-    names = [f"{i + 1}" for i in range(len(confusion))]
-    figure = drawing.new_figure(min(0.45 + 0.5 * len(confusion), 0.5 + 0.8 * WIDTH))
-    axes = figure.add_subplot()
-    numbered = drawing.has_room(confusion, names, _percent)
-    mesh = drawing.heat_map(axes, confusion, names, (0.0, 100.0), _percent if numbered else None)
-    if not numbered:
-        figure.colorbar(mesh, ax=axes, pad=0.02)
-    axes.set(xlabel="taken for task, % of its inputs", ylabel="inputs of task")
+    figure = _percent_map(found["confusion"], (0.0, 100.0), "taken for task, % of its inputs", "inputs of task")
     told = f"accuracy {run.result.acc:.2f} % told, {found['inferred']:.2f} % inferred"
     together = f"{found['tasks_right_together']:.2f} % for {found['together']} inputs together"
     return drawing.render(
         figure, name,
         f"Without telling the task: {run.name}. Tasks inferred {found['tasks_right']:.2f} %, {together}; {told}.",
     )  # fmt: skip
+
+
+def _percent_map(
+    rows: Sequence[Sequence[float]], limits: tuple[float, float], across: str, down: str, names: Sequence[str] = ()
+) -> Any:
+    """A figure of percentages by task, with numbers where there is room for them; ``names`` are those of the rows."""
+    names = names or [f"{i + 1}" for i in range(len(rows))]
+    figure = drawing.new_figure(min(0.45 + 0.5 * len(rows), 0.5 + 0.8 * WIDTH))
+    axes = figure.add_subplot()
+    numbered = drawing.has_room(rows, names, _percent)
+    mesh = drawing.heat_map(axes, rows, names, limits, _percent if numbered else None)
+    if not numbered:
+        figure.colorbar(mesh, ax=axes, pad=0.02)
+    axes.set(xlabel=across, ylabel=down)
+    return figure
 
 
 def curves(run: Run, name: str) -> Drawing | None:

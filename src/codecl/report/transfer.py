@@ -20,8 +20,7 @@ class Transfer:
     """The experiments of one condition beside the ``baseline`` method.
 
     ``base`` is the baseline's experiment as its recipe file has it, or the only one; None where that is not clear.
-    ``paired`` are the experiments, the base among them, with the runs whose seeds the base has too; ``unpaired``
-    those without such a run.
+    ``paired`` are the experiments, the base among them, that share a seed with it; ``unpaired`` the others.
     """
 
     baseline: str
@@ -76,10 +75,9 @@ def find_transfers(experiments: Sequence[Experiment], baseline: str) -> list[Tra
         as_printed = [e for e in usual if e.title == e.first.title]
         base = next((some[0] for some in (as_printed, usual, candidates) if len(some) == 1), None)
         seeds = {run.seed for run in base.runs} if base is not None else set()
-        common = {e: tuple(run for run in e.runs if run.seed in seeds) for e in others}
-        paired = [replace(e, runs=runs) for e, runs in common.items() if runs]
-        unpaired = [e for e, runs in common.items() if not runs]
-        transfers.append(Transfer(baseline, group[0].condition, base, paired, unpaired))
+        alike = [e for e in others if any(run.seed in seeds for run in e.runs)]
+        unpaired = [e for e in others if e not in alike]
+        transfers.append(Transfer(baseline, group[0].condition, base, alike, unpaired))
     return transfers
 
 

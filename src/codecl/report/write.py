@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codecl.errors import UsageError
-from codecl.files import write_atomically
+from codecl.files import FULL, write_atomically
 from codecl.report import page
 from codecl.report.drawing import Drawing, require_matplotlib
 from codecl.report.experiments import Experiment
@@ -27,7 +26,6 @@ from codecl.report.transfer import check_baseline, transfer_notes
 
 PAGE = "report.html"
 USUAL_BASELINE = "gpm"
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)

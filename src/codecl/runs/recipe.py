@@ -10,14 +10,14 @@ import dataclasses
 import inspect
 import tomllib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 from codecl.benchmarks.registry import EMBEDDED
 from codecl.errors import UsageError, refusing
+from codecl.method.settings import setting_hints
 from codecl.methods import Method
 from codecl.runs.plugins import find_benchmark, find_method, is_plugin
 from codecl.runs.typed import between, check, field_hints
@@ -110,7 +110,7 @@ def make_recipe(asked: Mapping[str, Any], changes: Mapping[str, Any], epochs: in
     training |= {} if epochs is None else {"epochs": epochs}
     _check_training(training)
     with refusing("settings: "):
-        for name, hint in _setting_hints(method).items():
+        for name, hint in setting_hints(method).items():
             check(name, tables["settings"].get(name), hint if name in settings else Any)
     tables["data"] = _choices(tables["data"], switches)
     if recipe.quick:
@@ -212,16 +212,6 @@ def setting_defaults(method: type[Method]) -> dict[str, Any]:
     return found
 
 
-def _setting_hints(method: type[Method]) -> dict[str, Any]:
-    """The type hints of the hyperparameters; of a user's method, only those that can be resolved."""
-    found: dict[str, Any] = {}
-    for cls in method.__mro__:
-        if issubclass(cls, Method):
-            with suppress(NameError, TypeError):
-                found = get_type_hints(cls.__init__) | found
-    return found
-
-
 def takes_seed(method: type[Method]) -> bool:
     return "seed" in inspect.signature(method.__init__).parameters
 
@@ -258,7 +248,7 @@ def _published(benchmark: str, method: str, preset: str) -> dict[str, dict[str, 
 
 def _recipe_files(benchmark: str) -> list[dict[str, Any]]:
     """The recipe files of the benchmarks that this one is like, the furthest first, and its own; a user's has none."""
-    if ":" in benchmark:
+    if is_plugin(benchmark):
         return []
     file = resources.files("codecl.benchmarks") / "recipes" / f"{benchmark}.toml"
     own = parse_toml(file.read_text(encoding="utf-8"))

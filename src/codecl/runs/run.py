@@ -153,12 +153,12 @@ def refuse_impossible(recipes: Iterable[Recipe], root: Path) -> None:
         make_method(recipe, streams[key])
 
 
-def validate_all(trainer: Trainer) -> list[float]:
-    """The accuracy on the validation part of each task, as the method is now, in percent."""
+def validate(trainer: Trainer, tasks: int) -> list[float]:
+    """The accuracy on the validation part of each of the first ``tasks``, as the method is now, in percent."""
     found = []
-    for t, task in enumerate(trainer.stream.tasks):
+    for t in range(tasks):
         with trainer.method.task(t):
-            found.append(trainer.evaluate(task.validation)[1])
+            found.append(trainer.evaluate(trainer.stream.tasks[t].validation)[1])
     return found
 
 
@@ -176,7 +176,7 @@ def _result(recipe: Recipe, trainer: Trainer) -> Result:
         bytes=trainer.method.bytes(),
         settings={k: list(v) if isinstance(v, tuple) else v for k, v in recipe.settings.items()},
         method_name=own_name(type(trainer.method)) if is_plugin(recipe.method) else None,
-        validation=validate_all(trainer),
+        validation=validate(trainer, len(trainer.stream)),
         moved=progress.moved,
         inference=measure_inference(trainer) if recipe.training["infer_tasks"] else None,
         versions={"codecl": codecl.__version__, "torch": torch.__version__, "python": platform.python_version()},

@@ -6,7 +6,6 @@ counts is what a recipe says: comments and the order of its lines do not matter.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from codecl.errors import UsageError, refusing
-from codecl.files import TEMPORARY, AlreadyLocked, locked, open_descriptor, sync_directory, write_atomically
+from codecl.files import FULL, TEMPORARY, AlreadyLocked, locked, open_descriptor, sync_directory, write_atomically
 from codecl.runs.events import Event, parse_log
 from codecl.runs.recipe import Recipe, make_recipe, read_recipe, refuse_foreign, stated_recipe
 from codecl.runs.records import LOG, LOG_LIMIT, RECIPE, RESULT, AnotherRun, Result, Seconds, read_result
@@ -236,7 +235,7 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            if error.errno == errno.ENOSPC:
+            if error.errno in FULL:
                 raise
             raise UsageError(f"{self.path} cannot be a run directory: {error.strerror}.") from None
 

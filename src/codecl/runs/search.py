@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +19,7 @@ from codecl.files import AlreadyLocked, locked
 from codecl.randomness import derive
 from codecl.runs.events import Event, TaskEvent
 from codecl.runs.recipe import Recipe
-from codecl.runs.run import Observer, refuse_impossible, run
+from codecl.runs.run import Observer, refuse_impossible, run, validate
 from codecl.runs.rundir import RunDirectory
 from codecl.text import installing
 from codecl.training.engine import Trainer
@@ -201,7 +201,7 @@ class Search:
         def watching(trainer: Trainer) -> Observer:
             def see(event: Event) -> None:
                 if isinstance(event, TaskEvent):
-                    trial.set_user_attr(name, accuracy := validation_accuracy(trainer, event.task))
+                    trial.set_user_attr(name, accuracy := fmean(validate(trainer, event.task + 1)))
                     if prunes:
                         if event.task not in self.study.trials[trial.number].intermediate_values:
                             trial.report(accuracy, event.task)  # a task that is run again was reported before
@@ -217,14 +217,3 @@ class Search:
 
     def _last(self, trial: Any) -> float | None:
         return trial.intermediate_values[max(trial.intermediate_values)] if trial.intermediate_values else None
-
-
-def validation_accuracy(trainer: Trainer, task: int) -> float:
-    """The mean accuracy in % on the validation parts of all tasks up to ``task``, each as it is known now."""
-
-    def each() -> Iterator[float]:
-        for t in range(task + 1):
-            with trainer.method.task(t):
-                yield trainer.evaluate(trainer.stream.tasks[t].validation)[1]
-
-    return fmean(each())

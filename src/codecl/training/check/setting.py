@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Callable
 from typing import Any
@@ -74,10 +75,14 @@ class Stop(Exception):
 
 
 class Memory:
-    """A store in memory, of what ``torch.save`` writes; it raises ``Stop`` after ``writes`` writes."""
+    """A store in memory, of what ``torch.save`` writes; it raises ``Stop`` after ``writes`` writes, if that is not 0.
 
-    def __init__(self, writes: int) -> None:
+    ``copies`` are what it was after each of them.
+    """
+
+    def __init__(self, writes: int = 0) -> None:
         self.writes, self.task, self.epoch = writes, b"", b""
+        self.copies: list[Memory] = []
 
     def save_task(self, task: int, tree: Any) -> None:
         self.task, self.epoch = saved(tree), b""
@@ -92,6 +97,7 @@ class Memory:
 
     def _count(self) -> None:
         self.writes -= 1
+        self.copies = [*self.copies, copy.copy(self)]
         if self.writes == 0:
             raise Stop
 
