@@ -36,7 +36,8 @@ def compare_methods(results: Sequence[Result], baseline: str = "gpm") -> str:
         measures.insert(2, Measure(Column(f"FWT % over {baseline}"), lambda e: fwt(e, base)))
     best_first = sorted(experiments.values(), key=acc_of, reverse=True)
     rows = [[e.label(), *(measure.text(e) for measure in measures)] for e in best_first]
-    return f"{table(['method', *(measure.column.name for measure in measures)], rows)}\n{DEVIATION}"
+    notes = [DEVIATION] * any(len(e.runs) > 1 for e in best_first)
+    return "\n".join([table(["method", *(measure.column.name for measure in measures)], rows), *notes])
 
 
 def compare_cells(rows: Sequence[tuple[str, Mapping[str, Any], Sequence[Result]]]) -> str:
