@@ -9,7 +9,7 @@ them.
 
 import torch
 from accelerate import Accelerator
-from common import Rows, accuracy, compare
+from common import Rows, accuracies, compare
 from torch import nn
 from torch.utils.data import DataLoader
 from vit_digits import network, tasks
@@ -45,11 +45,7 @@ def learn_all(make_method: type[Method], **settings: object) -> Rows:
                 accelerator.clip_grad_norm_([*wrapped.parameters(), *method.parameters()], 1.0)
                 optimizer.step()
         method.end_task(loader)  # ←
-        row = []
-        for seen in range(t + 1):
-            with method.task(seen):  # the network, and the head, as that task knows them
-                row.append(accuracy(model, stream[seen][1]))
-        rows.append(row)
+        rows.append(accuracies(method, [test for _, test in stream[: t + 1]]))
     return rows
 
 

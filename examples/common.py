@@ -30,6 +30,15 @@ def accuracy(model: nn.Module, data: TensorDataset) -> float:
     return 100 * float((model(x).argmax(1) == y).float().mean())
 
 
+def accuracies(method: Method, tests: Sequence[TensorDataset]) -> list[float]:
+    """On each task learned so far, whose test parts are given in that order."""
+    found = []
+    for task, test in zip(method.tasks, tests, strict=True):
+        with method.task(task):  # the network, and the head, as that task knows them
+            found.append(accuracy(method.model, test))
+    return found
+
+
 def compare(tasks: Sequence[str], learn_all: Callable[..., Rows], settings: Mapping[str, object]) -> None:
     """Learn ``tasks`` by fine-tuning and by CODE-CL with ``settings``, and print a row for each."""
     torch.set_num_threads(1)  # the networks are tiny: a second thread would only wait

@@ -10,7 +10,7 @@ import logging
 
 import lightning.pytorch as lightning
 import torch
-from common import Rows, accuracy, compare
+from common import Rows, accuracies, compare
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from vit_digits import network, tasks
@@ -52,11 +52,7 @@ def learn_all(make_method: type[Method], **settings: object) -> Rows:
             enable_model_summary=False,
         )
         trainer.fit(Digits(model), loader)
-        row = []
-        for seen in range(t + 1):
-            with method.task(seen):  # the network, and the head, as that task knows them
-                row.append(accuracy(model, stream[seen][1]))
-        rows.append(row)
+        rows.append(accuracies(method, [test for _, test in stream[: t + 1]]))
     return rows
 
 

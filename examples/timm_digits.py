@@ -9,7 +9,7 @@ arrow.
 
 import timm
 import torch
-from common import Rows, accuracy, compare, train
+from common import Rows, accuracies, compare, train
 from torch import nn
 from torch.utils.data import DataLoader
 from vit_digits import tasks
@@ -48,11 +48,7 @@ def learn_all(make_method: type[Method], **settings: object) -> Rows:
         method.begin_task(t, loader)  # ←
         train(model, loader, optimizer, EPOCHS)
         method.end_task(loader)  # ←
-        row = []
-        for seen in range(t + 1):
-            with method.task(seen):  # the network, and the head, as that task knows them
-                row.append(accuracy(model, stream[seen][1]))
-        rows.append(row)
+        rows.append(accuracies(method, [test for _, test in stream[: t + 1]]))
     return rows
 
 

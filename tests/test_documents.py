@@ -42,7 +42,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
-CHAINED = ("docs/tutorial.md", "docs/algebra.md", "docs/howto/add-a-benchmark.md")
+CHAINED = ("docs/tutorial.md", "docs/algebra.md", "docs/howto/add-a-benchmark.md", "docs/howto/serve.md")
 NEEDS = {"docs/integrations/avalanche.md": "avalanche", "docs/integrations/timm.md": "timm"}
 """Pages with a package that the dev extra leaves out."""
 DIRECTIVES = {"{toctree}", "{include}", "{command}", "{eval-rst}"}

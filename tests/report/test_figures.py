@@ -238,6 +238,18 @@ def test_of_many_lines_the_best_the_baseline_and_code_cl_stand_out(draw, tmp_pat
     assert overlapping(labels) == []
 
 
+def test_a_method_keeps_its_colour_beside_a_better_form_of_it(tmp_path):
+    write_run(tmp_path / "gpm", "gpm")
+    write_run(tmp_path / "plain", "code-cl")
+    _, before = best_first(runs_in(tmp_path))
+    write_run(tmp_path / "changed", "code-cl", SECOND, changes={"aperture": 2.0})
+    experiments, after = best_first(runs_in(tmp_path))
+    colours = [{e.label(): style["color"] for e, style in styles.items()} for styles in (before, after)]
+    assert experiments[0].label() == "code-cl, aperture = 2"
+    assert colours[0].items() < colours[1].items()
+    assert len(set(colours[1].values())) == 3
+
+
 # Ablations.
 
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from codecl.report.experiments import find_experiments
 from codecl.report.names import slug
 from codecl.report.records import find_runs
 from codecl.report.render import FORMATS
@@ -83,20 +82,49 @@ def test_the_committed_report_is_what_the_committed_records_give():
     assert len(list((root / "results/report/tables").iterdir())) == len(made) * len(FORMATS)
 
 
-def test_the_readme_has_the_numbers_of_the_records():
+def of_the_readme(head):
+    """The cells of the table under this head, and the text of the page; a minus is a hyphen in both."""
+    page = (Path(__file__).parents[2] / "README.md").read_text().replace("−", "-")
+    (table,) = [block for block in page.split("\n\n") if block.startswith(head)]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]], page
+
+
+def of_the_records(folder):
+    """A row for each method in the table of results and in that of memory, by column: the cell and its text."""
     root = Path(__file__).parents[2]
-    rows = [line.split(" | ") for line in (root / "README.md").read_text().replace("−", "-").splitlines()]
-    shown = [[row[0].removeprefix("| "), *row[1:4]] for row in rows if len(row) == 5 and "±" in row[1]]
-    records = find_runs([root / "results/permuted-digits/fast"], root).runs
-    assert all(len(e.runs) == 3 for e in find_experiments(records))
-    (table,) = [table for table in analyse(records, "gpm").tables if table.name == "results"]
-    columns = [column.name for column in table.columns]
+    records = find_runs([root / "results" / folder], root).runs
+    tables = [table for table in analyse(records, "gpm").tables if table.name in ("results", "memory")]
+    rows = []
+    for pair in zip(*(table.rows for table in tables), strict=True):  # the best first in both
+        rows.append({})
+        for table, row in zip(tables, pair, strict=True):
+            rows[-1] |= {c.name: (cell, c.text(cell)) for c, cell in zip(table.columns, row.cells, strict=True)}
+    return rows
+
+
+def test_the_readme_has_the_numbers_of_the_records():
+    shown, _ = of_the_readme("| method | ACC % | over GPM, 95 % interval | BWT % | memory |")
     expected = []
-    for row in table.rows:  # the best first
-        cells = dict(zip(columns, row.cells, strict=True))
-        over = cells["ACC over gpm"]
+    for row in of_the_records("permuted-digits/fast"):
+        over = row["ACC over gpm"][0]
         apart = "–" if over.interval is None else "{:+.2f} ({:+.2f} to {:+.2f})".format(over.value, *over.interval)
-        texts = [table.columns[columns.index(name)].text(cells[name]) for name in ("method", "ACC %", "BWT %")]
-        expected.append([texts[0], texts[1], apart, texts[2]])
+        memory = row["memory"][1].partition(" ±")[0]
+        assert row["seeds"][1] == "3"
+        expected.append([row["method"][1], row["ACC %"][1], apart, row["BWT %"][1], memory])
     assert shown == expected
     assert len(shown) == 17
+
+
+def test_the_readme_has_the_numbers_of_split_cifar100():
+    shown, page = of_the_readme("| method | ACC % | BWT % | FWT over GPM % | the paper's ACC % |")
+    rows, expected = of_the_records("split-cifar100/fast"), []
+    for row in rows:
+        name, forward = row["method"][1], row["FWT % over gpm"][0].number
+        published = row["paper ACC"][1].partition(" ±")[0]
+        transfer = "–" if name == "gpm" else f"{forward:+.2f}"
+        expected.append([name, row["ACC %"][1], f"{row['BWT %'][0].number:+.2f}", transfer, published])
+    assert shown == expected
+    acc = {row["method"][1]: row["ACC %"][0].number for row in rows}
+    ahead = [acc["code-cl (roomy)"] - acc[other] for other in ("gpm", "code-cl")]
+    sentence = "{:.1f} points ahead of GPM and {:.1f} ahead of the paper's reading".format(*ahead)
+    assert sentence in " ".join(page.split())

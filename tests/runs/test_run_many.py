@@ -57,6 +57,7 @@ def test_the_table_has_means_and_deviations_over_seeds():
     lines = compare_methods(results).splitlines()
     cells = {line.split()[0]: [c for c in line.split("  ") if c] for line in lines[2:-1]}
     assert lines[0].split("  ")[0] == "method"
+    assert list(cells) == ["sgp", "gpm", "er"]  # the best first, whatever the order they came in
     assert "FWT % over gpm" in lines[0]
     # ACC 80, 83: std √4.5; BWT −10, −6: std √8
     assert [c.strip() for c in cells["gpm"]] == [

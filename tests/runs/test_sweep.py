@@ -158,6 +158,11 @@ def test_the_best_cell_is_chosen_by_validation_and_not_by_test_accuracy():
     assert table[0].split()[:3] == ["a", "validation", "%"]
     assert table[2].split()[:4] == ["1", "71.00", "±", "1.41"]
     assert table[-1].startswith("best by validation: a = 2 (validation 71.25")
+    rows[2][2][:] = of(80.0, 71.25, 71.25)
+    assert compare_cells(rows).splitlines()[-1] == (
+        "best by validation: a = 2 (validation 71.25 ± 0.35 %, test ACC 60.00 ± 0.00 %) and "
+        "a = 3 (validation 71.25 ± 0.00 %, test ACC 80.00 ± 0.00 %)."
+    )
     rows[0][2][:] = [replace(run, validation=None) for run in rows[0][2]]  # records of before
     assert not any("best by" in line for line in compare_cells(rows).splitlines())
 
@@ -186,9 +191,8 @@ def test_a_sweep_through_its_whole_life(tmp_path, capsys, plugin):
         ["2", "(base)", validation, f"{base['acc']:.2f}"],
     ]
     assert second.splitlines()[3].split()[:3] == ["3", validation, f"{other['acc']:.2f}"]
-    assert second.splitlines()[4] == (
-        f"best by validation: other = 1 (validation {validation} %, test ACC {base['acc']:.2f} %)."
-    )
+    alike = f"(validation {validation} %, test ACC {base['acc']:.2f} %)"
+    assert second.splitlines()[4] == f"best by validation: other = 1 {alike} and other = 3 {alike}."
     assert base["accuracy"] == other["accuracy"]  # it has no effect
 
     before = contents(out)

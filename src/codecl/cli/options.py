@@ -18,6 +18,7 @@ from codecl.runs.progress import Display, JsonDisplay, open_display
 from codecl.runs.provenance import ACCEPTABLE
 from codecl.runs.recipe import QUICK_EPOCHS, Recipe, make_recipe, parse_change
 from codecl.runs.trackers import TRACKERS, check_tracker
+from codecl.text import shown
 
 
 class Parser(argparse.ArgumentParser):
@@ -79,7 +80,7 @@ def make_recipe_for(
     if options.epochs is not None and options.epochs < 1:
         raise UsageError(f"--epochs must be 1 or more; got {options.epochs}.")
     changes = parse_changes(options) if changes is None else changes
-    epochs = options.epochs if options.epochs is not None else changes.get("epochs")
+    epochs = options.epochs or changes.get("epochs", changes.get("training.epochs"))
     if options.quick and isinstance(epochs, int) and epochs > QUICK_EPOCHS:
         raise UsageError(f"--quick is at most {QUICK_EPOCHS} epochs a task, not {epochs}: leave one of the two out.")
     if options.infer_tasks:
@@ -90,7 +91,14 @@ def make_recipe_for(
 
 def parse_changes(options: argparse.Namespace) -> dict[str, Any]:
     """What ``--set`` and ``--evaluate`` say, by name."""
-    changes = dict(parse_change(text) for text in options.set)
+    changes: dict[str, Any] = {}
+    for name, value in map(parse_change, options.set):
+        if name in changes:
+            raise UsageError(f"--set {name} is given twice: {shown(changes[name])} and {shown(value)}. Leave one out.")
+        changes[name] = value
+    for name in ("epochs", "evaluate"):
+        if getattr(options, name) is not None and {name, f"training.{name}"} & changes.keys():
+            raise UsageError(f"--{name} and --set {name} say the same: leave one out.")
     return changes | ({"evaluate": options.evaluate} if options.evaluate else {})
 
 

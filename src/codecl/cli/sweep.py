@@ -47,7 +47,7 @@ def sweep(options: argparse.Namespace) -> int:
     if options.search:
         return search(options)
     variations, seeds = parse_variations(options.vary), parse_seeds(options)
-    if "epochs" in variations and (options.quick or options.epochs is not None):
+    if {"epochs", "training.epochs"} & variations.keys() and (options.quick or options.epochs is not None):
         raise UsageError("--vary epochs says how many there are: leave out --quick and --epochs.")
     base = make_recipe_for(options, {})
     tables: list[dict[str, dict[str, Any]]] = []  # what every cell changes, by its name

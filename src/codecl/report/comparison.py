@@ -9,7 +9,7 @@ from typing import Any
 from codecl.report.experiments import Experiment
 from codecl.report.records import Run
 from codecl.report.table import DEVIATION, Cell, Column
-from codecl.report.tables import ACC, BWT, MEMORY, SEEDS, TIME, VALIDATION, Measure, choice
+from codecl.report.tables import ACC, BWT, MEMORY, SEEDS, TIME, VALIDATION, Measure, acc_of, choice
 from codecl.report.transfer import fwt
 from codecl.runs.records import Result, RunRecord
 from codecl.runs.sweep import BASE
@@ -24,7 +24,7 @@ COSTS = [SEEDS, _without_spread(TIME), _without_spread(MEMORY)]
 
 
 def compare_methods(results: Sequence[Result], baseline: str = "gpm") -> str:
-    """Mean ± deviation over seeds for each method, in the order the methods were given.
+    """Mean ± deviation over seeds for each method, the best first as in the report.
 
     Forward transfer is relative to the run of ``baseline`` with the same seed, where there is one.
     """
@@ -34,8 +34,10 @@ def compare_methods(results: Sequence[Result], baseline: str = "gpm") -> str:
     measures = [ACC, BWT, *COSTS]
     if base is not None and not base.joint:
         measures.insert(2, Measure(Column(f"FWT % over {baseline}"), lambda e: fwt(e, base)))
-    rows = [[e.label(), *(measure.text(e) for measure in measures)] for e in experiments.values()]
-    return f"{table(['method', *(measure.column.name for measure in measures)], rows)}\n{DEVIATION}"
+    best_first = sorted(experiments.values(), key=acc_of, reverse=True)
+    rows = [[e.label(), *(measure.text(e) for measure in measures)] for e in best_first]
+    notes = [DEVIATION] * any(len(e.runs) > 1 for e in best_first)
+    return "\n".join([table(["method", *(measure.column.name for measure in measures)], rows), *notes])
 
 
 def compare_cells(rows: Sequence[tuple[str, Mapping[str, Any], Sequence[Result]]]) -> str:

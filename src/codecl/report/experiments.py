@@ -55,7 +55,8 @@ class Condition:
 
     def title(self, without: str = "") -> str:
         """In one line; ``without`` the value that is varied."""
-        epochs = "whole schedule" if self.epochs is None else f"at most {self.epochs} epochs each"
+        most = f"at most {self.epochs} epoch{'s' * (self.epochs != 1)} each"
+        epochs = "whole schedule" if self.epochs is None else most
         choices = BENCHMARKS[self.benchmark].switches if self.benchmark in BENCHMARKS else {}
         usual = {(name, first) for name, (first, *_) in choices.items()}
         parts = [self.benchmark, f"preset {self.preset}", self.tasks_learned]

@@ -54,6 +54,8 @@ def summary_figures(analysis: Analysis) -> list[Drawing]:
 def line_styles(experiments: Sequence[Experiment], bases: Sequence[Experiment | None] = ()) -> Styles:
     """The line of each, best first. A method has its colour in all figures, unless another here has the same.
 
+    What is as its recipe file has it, in the paper's reading, takes its colour before other forms of the same method.
+
     Of many experiments a few are highlighted, the best, the baseline and ``ALWAYS``; the rest are grey and nameless.
     """
     few = [e for i, e in enumerate(experiments) if i < BEST_LINES or e in bases or e.label() in ALWAYS]
@@ -61,7 +63,7 @@ def line_styles(experiments: Sequence[Experiment], bases: Sequence[Experiment | 
         few = list(experiments)
     styles: Styles = {e: {"color": drawing.GREY, "marker": ".", "linewidth": 0.7, "zorder": 2} for e in experiments}
     taken = {len(COLOURS) - 1} if len(few) < len(experiments) else set()  # the last one is grey too
-    for e in few:
+    for e in sorted(few, key=lambda e: bool(e.named) or e.title != e.first.title):
         number = position(e.method, METHODS)
         while number % len(COLOURS) in taken and len(taken) < len(COLOURS):
             number += 1

@@ -233,12 +233,19 @@ def ablation_tables(ablations: Sequence[Ablation]) -> list[Table]:
 
 
 def choice(points: Sequence[tuple[str, Experiment]]) -> str:
-    """Which of several settings is best by validation, with its test accuracy; empty if not all have recorded it."""
+    """Which of several settings is best by validation, with its test accuracy; empty if not all have recorded it.
+
+    All that print the same mean as the best are named.
+    """
     numbers = [VALIDATION.cell(e).number if e.runs else None for _, e in points]
+    known = [round(number, 2) for number in numbers if number is not None]
     if len(points) < 2 or None in numbers:
         return ""
-    name, best = max(zip(points, numbers, strict=True), key=lambda pair: pair[1] or 0.0)[0]
-    return f"best by validation: {name} (validation {VALIDATION.text(best)} %, test ACC {ACC.text(best)} %)."
+    named = [
+        f"{name} (validation {VALIDATION.text(e)} %, test ACC {ACC.text(e)} %)"
+        for (name, e), number in zip(points, known, strict=True) if number == max(known)
+    ]  # fmt: skip
+    return f"best by validation: {' and '.join(named)}."
 
 
 def _table(name: str, title: str, first: Column, sections: Sequence[Section], measures: Sequence[Measure]) -> Table:

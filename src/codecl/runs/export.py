@@ -19,6 +19,7 @@ import codecl
 from codecl.errors import UsageError, refusing
 from codecl.files import write_atomically
 from codecl.methods import Method
+from codecl.networks.multihead import MultiHead
 from codecl.runs.recipe import Recipe
 from codecl.runs.records import Result
 from codecl.runs.run import make_method
@@ -146,10 +147,11 @@ def model_card(run: TrainedRun, task: int, has_program: bool) -> str:
     accuracy = result.accuracy[-1][task - 1]
     bwt = "" if result.bwt is None else f" and BWT {result.bwt:.2f} %"
     shape = json.dumps(list(run.example.shape[1:]))
+    head = f"  # for a network that is told its head: select({task - 1})" * isinstance(run.loaded.model, MultiHead)
     use = (
         f'network = torch.export.load("{PROGRAM}").module()\ny = network(torch.zeros(8, *{shape}))'
         if has_program
-        else f'from safetensors.torch import load_file\n\nweights = load_file("{WEIGHTS}")'
+        else f'from safetensors.torch import load_file\n\nweights = load_file("{WEIGHTS}"){head}'
     )
     return f"""---
 library_name: codecl

@@ -141,6 +141,7 @@ def refuse_foreign(fields: Mapping[str, Any], where: Path) -> None:
 
 def _apply(changes: Mapping[str, Any], tables: Mapping[str, dict[str, Any]], method: str) -> None:
     """Put each change where its name stands; one that stands in two tables is told apart as ``table.name``."""
+    put: dict[tuple[str, str], str] = {}
     for key, value in changes.items():
         places = [(table, name) for table in tables for name in tables[table] if key in (name, f"{table}.{name}")]
         if not places:
@@ -149,7 +150,10 @@ def _apply(changes: Mapping[str, Any], tables: Mapping[str, dict[str, Any]], met
         if len(places) > 1:
             names = " or ".join(f"{table}.{name}" for table, name in places)
             raise UsageError(f"{method} has {key!r} twice: say {names}.")
-        table, name = places[0]
+        table, name = place = places[0]
+        if place in put:
+            raise UsageError(f"{table}.{name} is given twice, as {put[place]} and as {key}: leave one out.")
+        put[place] = key
         tables[table][name] = value
 
 
