@@ -139,7 +139,7 @@ MISTAKES = [
     ("watch nowhere", "there is no directory nowhere."),
     ("watch file", "file is no directory."),
     ("watch . --every 0", "--every takes seconds from 0.1 to 3600; got 0."),
-    ("sweep --vary aperture=1 --on mars", "--on takes local, ray, or ray://HOST:PORT; got 'mars'."),
+    ("sweep --vary aperture=1 --on mars", "--on takes local, slurm, ray, or ray://HOST:PORT; got 'mars'."),
     ("sweep --search aperture", "--search takes name=low..high, two numbers in order; got 'aperture'."),
     ("sweep --search aperture=9..1", "two numbers in order; got 'aperture=9..1'."),
     ("sweep --search apertur=1..3", "Did you mean 'aperture'?"),
