@@ -45,9 +45,11 @@ def _cases(make: Callable[[], nn.Module], group: dist.ProcessGroup | None) -> di
     torch.manual_seed(0)  # the same on all processes
     plain, model = make(), make()
     hold_norms(plain)
-    net = plain if group is None else nn.parallel.DistributedDataParallel(plain, find_unused_parameters=True)
     method = in_second_task(CodeCL(model, free_dims=K, group=group), RANK)
-    return {"plain SGD": _step(plain, net, None), "CODE-CL": _step(model, method.replicate(), method)}
+    ours, theirs = method.replicate(), plain
+    if isinstance(ours, nn.parallel.DistributedDataParallel):
+        theirs = nn.parallel.DistributedDataParallel(plain, find_unused_parameters=ours.find_unused_parameters)
+    return {"plain SGD": _step(plain, theirs, None), "CODE-CL": _step(model, ours, method)}
 
 
 def _step(model: nn.Module, net: nn.Module, method: CodeCL | None) -> Callable[[], object]:

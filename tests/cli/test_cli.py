@@ -1,5 +1,6 @@
 """The command line: help, lists, one line for every mistake, progress for people and for programs."""
 
+import inspect
 import json
 
 import pytest
@@ -9,7 +10,8 @@ import codecl as package
 from codecl.benchmarks.registry import BENCHMARKS
 from codecl.cli import main as cli
 from codecl.cli import run
-from codecl.methods import METHODS
+from codecl.cli.methods import meanings_of
+from codecl.methods import METHODS, Method
 from tests.runs.running import SMALL, codecl, epochs_of, log_of, result_of
 
 FILES = {
@@ -141,7 +143,7 @@ MISTAKES = [
     ("watch nowhere", "there is no directory nowhere."),
     ("watch file", "file is no directory."),
     ("watch . --every 0", "--every takes seconds from 0.1 to 3600; got 0."),
-    ("sweep --vary aperture=1 --on mars", "--on takes local, ray, or ray://HOST:PORT; got 'mars'."),
+    ("sweep --vary aperture=1 --on mars", "--on takes local, slurm, ray, or ray://HOST:PORT; got 'mars'."),
     ("sweep --search aperture", "--search takes name=low..high, two numbers in order; got 'aperture'."),
     ("sweep --search aperture=9..1", "two numbers in order; got 'aperture=9..1'."),
     ("sweep --search apertur=1..3", "Did you mean 'aperture'?"),
@@ -366,6 +368,16 @@ def test_a_page_on_a_method_says_what_each_hyperparameter_means(capsys):
 @pytest.mark.parametrize("name", METHODS)
 def test_every_hyperparameter_of_every_method_is_described(name, capsys):
     assert "not described" not in codecl(capsys, "methods", name)[1]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_meanings_are_found_in_docstrings_with_and_without_their_indentation(name):
+    """Python 3.13 takes it off when it compiles a class."""
+    bare = inspect.cleandoc(METHODS[name].__doc__)
+    ours, theirs = (
+        meanings_of(type("Same", (Method,), {"__doc__": doc})) for doc in (bare, bare.replace("\n", "\n    "))
+    )
+    assert ours == theirs
 
 
 def test_all_known_names_are_told(capsys):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
+from codecl import Method
 from codecl.method.replicas import Replicas
+from codecl.method.watch import ProtectionWarning
 from codecl.methods import METHODS
 from tests.distributed import worker
 from tests.distributed.processes import States, on_two, tensors
@@ -29,7 +34,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def make_case(method: str, optimizer: str = "sgd", network: str = "mlp", **more: bool) -> dict[str, Any]:
     chosen = {"method": method, "settings": SETTINGS.get(method, {}), "optimizer": optimizer, "network": network}
-    return chosen | {"accumulate": False, "trainer": False, "uneven": False} | more
+    return chosen | {"accumulate": False, "trainer": False, "uneven": False, "decays": False} | more
 
 
 CASES = {method: make_case(method) for method in METHODS} | {
@@ -37,6 +42,7 @@ CASES = {method: make_case(method) for method in METHODS} | {
     "code-cl with AdamW": make_case("code-cl", "adamw"),
     "code-cl on a convolution": make_case("code-cl", network="cnn"),
     "code-cl with accumulation": make_case("code-cl", accumulate=True),
+    "code-cl with a term on the weights": make_case("code-cl", decays=True),
     "er with momentum, decay and clipping": make_case("er", "momentum"),
     "code-cl with a layer that one process calls": make_case("code-cl", network="branch"),
     "owm on a convolution": make_case("owm", network="cnn"),
@@ -65,6 +71,7 @@ def test_both_know_the_same(name: str, both: States) -> None:
         assert torch.equal(a, b), f"the processes differ at {place}"
 
 
+@pytest.mark.filterwarnings("ignore:the gradient of .* is more than")
 @pytest.mark.parametrize("name", CASES)
 def test_both_learn_what_one_learns_alone(name: str, both: States) -> None:
     alone, first = worker.learn(CASES[name], 0, 1), both[0][name]
@@ -100,6 +107,62 @@ def test_processes_that_no_longer_step_are_not_waited_for(method: str, one_proce
 
     with net.join(), pytest.raises(RuntimeError, match=r"within net.join.. some processes no longer step"):
         learn()
+
+
+def learning_on_several(method: Method, group: dist.ProcessGroup, task: int) -> nn.Module:
+    """What a method trains in a task, as if there were other processes."""
+    method.replicas.group = group
+    for t in range(task + 1):
+        batches = worker.make_batches(t, "mlp")[:2]
+        method.begin_task(t, batches)
+        if t < task:
+            method.end_task(batches)
+    return method.replicate()
+
+
+def test_unused_parameters_are_looked_for_where_there_may_be_some(one_process: dist.ProcessGroup) -> None:
+    for task in (0, 2):  # heads of earlier tasks do not learn
+        net = learning_on_several(METHODS["code-cl"](worker.make_model("mlp")), one_process, task)
+        assert not net.find_unused_parameters
+    assert learning_on_several(METHODS["multitask"](worker.make_model("mlp")), one_process, 2).find_unused_parameters
+    branching = METHODS["code-cl"](worker.make_model("branch"))
+    assert learning_on_several(branching, one_process, 1).find_unused_parameters
+    assert not branching.replicate(find_unused_parameters=False).find_unused_parameters
+
+
+@pytest.mark.parametrize("decays", [False, True])
+@pytest.mark.parametrize("passes", [1, 3])
+def test_a_step_asks_the_others_once_unless_there_were_several_passes(
+    passes: int, decays: bool, one_process: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = METHODS["gpm"](worker.make_model("mlp"), threshold=0.9, samples=32)
+    net = learning_on_several(method, one_process, 1)
+    optimizer = worker.make_optimizer("sgd", method.model.parameters())
+    method.guard(optimizer)
+    asked = Counter[str]()
+
+    def count(name: str) -> None:
+        real = getattr(dist, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            asked[name] += 1
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(dist, name, counted)
+
+    count("all_reduce")
+    count("all_gather_object")
+    for strange in (decays, False):  # it is projected after the first step, whatever comes
+        optimizer.zero_grad()
+        for x, y in worker.make_batches(1, "mlp")[:passes]:
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+        if strange:
+            for weight in method.weights.values():
+                assert weight.parameter.grad is not None
+                weight.parameter.grad += 0.1 * weight.parameter.detach()
+        with pytest.warns(ProtectionWarning, match="is more than the loss") if strange else nullcontext():
+            optimizer.step()
+    assert (asked["all_reduce"], asked["all_gather_object"]) == (2, 0 if passes == 1 else 1 if decays else 2)
 
 
 def test_a_method_that_was_not_told_of_other_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,10 @@ def train(
     for i, (x, y) in enumerate(batches):
         waits = case["accumulate"] and i % 2 == 0
         with net.no_sync() if waits and net is not method.model else nullcontext():
-            nn.functional.cross_entropy(net(x), y).backward()
+            loss = nn.functional.cross_entropy(net(x), y)
+            if case["decays"]:  # a term that reaches the weights beside their projected gradient
+                loss = loss + 0.01 * sum(weight.parameter.square().sum() for weight in method.weights.values())
+            loss.backward()
         if waits:
             continue
         if case["optimizer"] == "momentum":

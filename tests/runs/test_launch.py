@@ -5,24 +5,25 @@ import os
 import shlex
 import signal
 import threading
-import time
 
 import pytest
 
 from codecl.errors import UsageError
 from codecl.runs.events import NoticeEvent
 from codecl.runs.launch import find_launcher
-from codecl.runs.launch_ray import Tail, go_on
+from codecl.runs.launch_ray import go_on
 from codecl.runs.run_many import Children
+from codecl.runs.tail import Tail
 from codecl.runs.trackers import PARENT
 from tests.runs.running import codecl, epochs_of, launching, log_of, result_of
+from tests.runs.slurm import wait_until
 
 TINY = ("--tasks", "2", "--epochs", "2", "--set", "batch_size=200")
 
 
 def test_places_that_there_are_not(tmp_path, monkeypatch):
     assert isinstance(find_launcher("local", tmp_path), Children)
-    with pytest.raises(UsageError, match="--on takes local, ray, or ray://HOST:PORT; got 'moon'"):
+    with pytest.raises(UsageError, match="--on takes local, slurm, ray, or ray://HOST:PORT; got 'moon'"):
         find_launcher("moon", tmp_path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"needs the package ray: pip install 'codecl\[ray\]'"):
@@ -89,14 +90,6 @@ def test_a_run_that_is_terminated_says_so_and_goes_on(tmp_path):
     assert [event["task"] for event in log_of(tmp_path / "stopped") if event["event"] == "resume"]
     assert epochs_of(tmp_path / "stopped") == epochs_of(tmp_path / "whole")
     assert result_of(tmp_path / "stopped")["accuracy"] == result_of(tmp_path / "whole")["accuracy"]
-
-
-def wait_until(condition, seconds=120):
-    for _ in range(seconds * 20):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not happen in time")
 
 
 @pytest.fixture

@@ -37,6 +37,11 @@ class TaskHeads:
         for module in self._modules.values():
             module.select(task)
 
+    def unselected(self) -> list[nn.Parameter]:
+        """The parameters of the heads that are there and not in use."""
+        every = ((module, t, head) for module in self._modules.values() for t, head in enumerate(module.heads))
+        return [p for module, t, head in every if t != module.selected for p in head.parameters()]
+
     def parameters(self, tasks: Iterable[int]) -> list[nn.Parameter]:
         return [p for task in tasks for module in self._modules.values() for p in module.heads[task].parameters()]
 

@@ -47,7 +47,7 @@ class Probe:
         rows, generator = min(ROWS, g * o), torch.Generator().manual_seed(0)
         R = torch.randn(d, math.ceil(ENTRIES / rows), generator=generator, dtype=torch.float64)
         self.R = R.to(like.device, like.dtype)
-        self._blocks = [slice(start, start + rows) for start in range(0, g * o, rows)]
+        self._blocks = [slice(start, min(start + rows, g * o)) for start in range(0, g * o, rows)]
         self._turn = 0
         self._delivered: dict[int, Tensor] = {}
         self._accepted: Tensor | None = None
@@ -56,6 +56,12 @@ class Probe:
         """The product of the rows of a stack ``[g, o, d]`` whose turn it is, or will be, as one vector."""
         rows = stack.detach().reshape(-1, stack.shape[-1])[self.block(ahead)]
         return (rows.to(self.R.dtype) @ self.R).flatten()
+
+    @property
+    def size(self) -> int:
+        """How many numbers a product has now."""
+        block = self.block()
+        return int(block.stop - block.start) * self.R.shape[1]
 
     def block(self, ahead: int = 0) -> slice:
         """Which rows of a stack ``[g, o, d]``, taken as ``[g·o, d]``, have their turn, or will have it."""
@@ -75,6 +81,14 @@ class Probe:
     def share(self) -> list[Any]:
         """The products of what was delivered since the last step, for the probes of other processes."""
         return [v.cpu() for v in self._delivered.values()]
+
+    def passes(self) -> list[Tensor]:
+        """The products of what was delivered here since the last step, one for each backward pass."""
+        return [v for key, v in self._delivered.items() if key > _ACCEPTED]
+
+    def receive_sum(self, v: Tensor) -> None:
+        """Note the sum of what was delivered in all processes, which is compared first."""
+        self._delivered[_ELSEWHERE] = v.to(self.R.device)
 
     def receive(self, shares: Sequence[list[Any]]) -> None:
         """Note what was delivered in all processes, whose gradients are averaged with ours."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,7 +17,7 @@ from codecl.runs.plugins import find_method
 from codecl.runs.recipe import PRESETS, make_recipe, setting_defaults
 from codecl.text import shown, unknown_name
 
-IN_DOCSTRING = re.compile(r"^ {4,8}(\w+)(?:: | {2,})(\S.*(?:\n {12,}\S.*)*)$", re.MULTILINE)
+IN_DOCSTRING = re.compile(r"^ {0,4}(\w+)(?:: | {2,})(\S.*(?:\n {8,}\S.*)*)$", re.MULTILINE)
 """A hyperparameter in the docstring of a method: in a table, or among ``Args``, with the lines that go on."""
 
 
@@ -69,7 +70,8 @@ def meanings_of(method: type[Method]) -> dict[str, str]:
     """What docstrings say of each hyperparameter, those of the class itself before those of its bases."""
     found: dict[str, str] = {}
     for cls in method.__mro__:
-        for name, text in IN_DOCSTRING.findall(cls.__doc__ or "") if issubclass(cls, Method) else ():
+        told = inspect.cleandoc(cls.__doc__ or "") if issubclass(cls, Method) else ""  # Python 3.13 has it clean
+        for name, text in IN_DOCSTRING.findall(told):
             found.setdefault(name, " ".join(text.split()).replace("``", ""))
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from codecl.cli.options import Parser, check_trackers, data_root, display_for, recipe_options, warn
 from codecl.errors import FAILED, UsageError
-from codecl.runs.launch import LOCAL, commands, find_launcher
+from codecl.runs.launch import LOCAL, command, find_launcher
 from codecl.runs.progress import print_json
 from codecl.runs.recipe import Recipe
 from codecl.runs.records import Result
@@ -21,10 +22,10 @@ from codecl.runs.trackers import parent_run
 def run_many_options(parser: Parser) -> None:
     parser.add_argument("--seeds", default="0", help="numbers with commas (default %(default)s)")
     parser.add_argument(
-        "--jobs", type=int, help="how many runs at a time (default 1; on Ray as many as the cluster has CPUs for)"
+        "--jobs", type=int, help="how many runs at a time (default 1; elsewhere as many as there are CPUs for)"
     )
     parser.add_argument(
-        "--on", default=LOCAL, metavar="PLACE", help="local (default), ray, or ray://HOST:PORT of a cluster"
+        "--on", default=LOCAL, metavar="PLACE", help="local (default), slurm, ray, or ray://HOST:PORT of a cluster"
     )
     parser.add_argument(
         "--prepare", action="store_true", help="write the run directories and print a command for each, to run anywhere"
@@ -63,10 +64,12 @@ def run_and_show(
     check_trackers(options)
     root = data_root(options)
     if options.prepare:
-        print("\n".join(commands(prepare_all(recipes, out, root), root, options.accept, options.track)))
+        for directory in prepare_all(recipes, out, root).values():
+            print(shlex.join(["codecl", *command(directory.path, root, options.accept, options.track)]))
         return 0
     jobs = options.jobs or (1 if options.on == LOCAL else len(recipes))
-    launcher = find_launcher(options.on, root, options.accept, options.track)
+    tell = (lambda text: None) if options.quiet else warn
+    launcher = find_launcher(options.on, root, options.accept, options.track, tell)
     parent = parent_run(options.track, out, next(iter(recipes.values())).benchmark, warn)
     with closing(display_for(options, recipes)) as display:
         results, failures = run_all(recipes, out, jobs, display.show, root, launcher, parent)

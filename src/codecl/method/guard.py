@@ -249,15 +249,16 @@ class Guard:
         """
         if self.project is not None:
             return
-        watched = {
+        shared = {  # the same on all processes, whatever one of them has found out
             weight.name: weight
             for parameter, weight in self.weights.items()
-            if self._modes_now[parameter] == "gradient"
+            if (self._modes_now[parameter] == "gradient" or weight.steps_only)
             and weight.projection is not None
             and not weight.always_restricts
         }
-        if not self.learner.replicas.share_products({name: weight.probe for name, weight in watched.items()}):
+        if not self.learner.replicas.share_products({name: weight.probe for name, weight in shared.items()}):
             return
+        watched = {name: w for name, w in shared.items() if self._modes_now[w.parameter] == "gradient"}
         there = {name: (w, G) for name, w in watched.items() if (G := w.parameter.grad) is not None}
         strange = self.learner.replicas.union(n for n, (w, G) in there.items() if not w.probe.accepts(w.matrices(G)))
         for weight, G in (there[name] for name in strange):

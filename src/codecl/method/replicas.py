@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from codecl.attach.heads import TaskHeads
 from codecl.attach.probe import Probe
 from codecl.attach.shards import is_sharded, reshard
+from codecl.attach.structure import uses_everything
 from codecl.method.shards import check_shards, in_shards, shard_new_heads
 
 if TYPE_CHECKING:
@@ -202,10 +203,29 @@ class Replicas:
             return True
         if self._net is not None and self._net._join_config.enable:
             return False
+        if not self.sharded and self._share_sums(list(probes.values())):
+            return True
         found: list[Any] = [None] * dist.get_world_size(self.group)
         dist.all_gather_object(found, {name: probe.share() for name, probe in probes.items()}, group=self.group)
         for name, probe in probes.items():
             probe.receive([of_process[name] for of_process in found if name in of_process])
+        return True
+
+    def _share_sums(self, probes: Sequence[Probe]) -> bool:
+        """Add up what was delivered: ``.grad`` is a multiple of it, if no process made more than one backward pass.
+
+        Says whether that is so. Every step waits for this, so that it is one operation on a few numbers.
+        """
+        passes = [probe.passes() for probe in probes]
+        own = [of[0] if of else probe.R.new_zeros(probe.size) for of, probe in zip(passes, probes, strict=True)]
+        several = probes[0].R.new_tensor([any(len(of) > 1 for of in passes)])
+        total = torch.cat([v.to(several.device, torch.float64) for v in (*own, several)])
+        dist.all_reduce(total, group=self.group)
+        *sums, found_several = torch.split(total, [*map(len, own), 1])
+        if found_several > 0:
+            return False
+        for probe, v in zip(probes, sums, strict=True):
+            probe.receive_sum(v)
         return True
 
     @torch.no_grad()
@@ -233,10 +253,16 @@ class Replicas:
         if self.group is None or self.sharded:
             return method.model
         together = _WithTask(method.model, list(method.parameters()))
-        self._net = nn.parallel.DistributedDataParallel(
-            together, process_group=self.group, **({"find_unused_parameters": True} | options)
-        )
+        unused = {"find_unused_parameters": not _all_used(method)}
+        self._net = nn.parallel.DistributedDataParallel(together, process_group=self.group, **(unused | options))
         return self._net
+
+
+def _all_used(method: Method) -> bool:
+    """Whether every call of the model is known to use all that the task trains."""
+    heads = method.layers.task_heads
+    others = heads.unselected() if heads is not None else []
+    return uses_everything(method.model) and not any(parameter.requires_grad for parameter in others)
 
 
 class _WithTask(nn.Module):

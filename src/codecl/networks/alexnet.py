@@ -21,6 +21,7 @@ from codecl.networks.dropout import Dropout
 class AlexNet(nn.Module):
     """Five layers for 3×32×32 images, to 2048 features. ``dropout=False`` leaves the dropout out."""
 
+    uses_everything = True
     features = 2048
 
     def __init__(self, *, dropout: bool = True) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 class LeNet(nn.Module):
     """Four layers for 3×32×32 images, to 500 features. Its heads are initialised alike: ``init=kaiming``."""
 
+    uses_everything = True
     features = 500
 
     def __init__(self) -> None:

@@ -14,6 +14,8 @@ class MLP(nn.Module):
     follows, without activation: the single head that all the tasks of permuted MNIST share.
     """
 
+    uses_everything = True
+
     def __init__(self, sizes: Sequence[int] = (784, 100, 100), *, output: int | None = None) -> None:
         super().__init__()
         if len(sizes) < 2:

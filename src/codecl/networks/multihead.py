@@ -22,6 +22,8 @@ class MultiHead(nn.Module):
         init: applied to every new head in place of torch's own initialisation of ``nn.Linear``.
     """
 
+    uses_everything = True  # but for the heads that are not selected
+
     def __init__(
         self,
         backbone: nn.Module,

@@ -21,6 +21,8 @@ class Block(nn.Module):
     It stands after ``conv2`` in the order of the parameters, as in GPM.
     """
 
+    uses_everything = True
+
     def __init__(self, width_in: int, width: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(width_in, width, 3, stride=stride, padding=1, bias=False)
@@ -49,6 +51,8 @@ class ReducedResNet18(nn.Module):
         stride: of the first convolution.
         pool: ``"average"`` over 2×2 windows, or ``"adaptive"`` to a 2×2 map.
     """
+
+    uses_everything = True
 
     def __init__(
         self,

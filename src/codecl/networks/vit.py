@@ -16,6 +16,8 @@ from torch import Tensor, nn
 class Attention(nn.Module):
     """softmax(q kᵀ / √d) v for every head, whose d = width / heads; queries, keys and values are made by one matrix."""
 
+    uses_everything = True
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -30,6 +32,8 @@ class Attention(nn.Module):
 
 class Block(nn.Module):
     """Attention among the patches, then two layers on each of them; both see normalised inputs and add to them."""
+
+    uses_everything = True
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
@@ -54,6 +58,7 @@ class VisionTransformer(nn.Module):
         channels: of the image.
     """
 
+    uses_everything = True
     positions: Tensor
 
     def __init__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,10 +11,10 @@ from codecl.errors import UsageError
 from codecl.runs.events import Event
 from codecl.runs.plugins import is_plugin
 from codecl.runs.recipe import read_recipe
+from codecl.runs.records import RECIPE
 from codecl.runs.run_many import Children, pass_on
-from codecl.runs.rundir import RunDirectory
 
-LOCAL, RAY = "local", "ray"
+LOCAL, RAY, SLURM = "local", "ray", "slurm"
 
 
 class Launcher(Protocol):
@@ -23,6 +22,10 @@ class Launcher(Protocol):
 
     stopping: threading.Event
     """Set once the user wants no more of it."""
+
+    def begin(self, out: Path, runs: Mapping[Path, int], jobs: int) -> None:
+        """Hear of all ``runs`` below ``out`` at once, with their threads; ``jobs`` at a time are to be carried out."""
+        ...
 
     def run(self, path: Path, threads: int, on_event: Callable[[Event], None]) -> str:
         """Go on with the run in ``path`` until it ends, passing on its events; why it ended, if it has no result."""
@@ -33,26 +36,37 @@ class Launcher(Protocol):
         ...
 
 
-def find_launcher(place: str, root: Path, accept: Sequence[str] = (), track: Sequence[str] = ()) -> Launcher:
-    """The launcher that ``--on`` names; ``root`` is the directory of the data sets, the others are those of a run."""
+def find_launcher(
+    place: str,
+    root: Path,
+    accept: Sequence[str] = (),
+    track: Sequence[str] = (),
+    tell: Callable[[str], None] = lambda text: None,
+) -> Launcher:
+    """The launcher that ``--on`` names.
+
+    Args:
+        place: What ``--on`` was given.
+        root: The directory of the data sets.
+        accept: As a run takes it.
+        track: As a run takes it.
+        tell: Called with a sentence for the user.
+    """
     if place == LOCAL:
         return Children(root, accept, track)
     if place == RAY or place.startswith(f"{RAY}://"):
         from codecl.runs.launch_ray import RayTasks
 
         return RayTasks(root, None if place == RAY else place, accept, track)
-    raise UsageError(f"--on takes {LOCAL}, {RAY}, or {RAY}://HOST:PORT; got {place!r}.")
+    if place == SLURM:
+        from codecl.runs.launch_slurm import SlurmArray
+
+        return SlurmArray(root, accept, track, tell)
+    raise UsageError(f"--on takes {LOCAL}, {SLURM}, {RAY}, or {RAY}://HOST:PORT; got {place!r}.")
 
 
-def commands(
-    directories: Mapping[str, RunDirectory], root: Path, accept: Sequence[str] = (), track: Sequence[str] = ()
-) -> list[str]:
-    """The command that carries out each run, wherever and whenever it is given; the same again goes on."""
-    passed_on = pass_on(accept, track)
-    lines = []
-    for directory in directories.values():
-        stated = read_recipe(directory.recipe_file)
-        trust = ["--trust"] * any(is_plugin(str(stated.get(name, ""))) for name in ("method", "benchmark"))
-        words = ["codecl", "run", "--resume", str(directory.path), "--data-dir", str(root), "--quiet"]
-        lines.append(shlex.join([*words, *trust, *passed_on]))
-    return lines
+def command(path: Path, root: Path, accept: Sequence[str] = (), track: Sequence[str] = ()) -> list[str]:
+    """The arguments of ``codecl`` that carry out the run in ``path``, wherever and whenever; the same again go on."""
+    stated = read_recipe(path / RECIPE)
+    trust = ["--trust"] * any(is_plugin(str(stated.get(name, ""))) for name in ("method", "benchmark"))
+    return ["run", "--resume", str(path), "--data-dir", str(root), "--quiet", *trust, *pass_on(accept, track)]

@@ -10,24 +10,22 @@ from __future__ import annotations
 import importlib.util
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 from codecl.errors import UsageError
-from codecl.runs.events import Event, parse_log
-from codecl.runs.records import LOG, LOG_LIMIT
+from codecl.runs.events import Event
+from codecl.runs.records import LOG
 from codecl.runs.run import run
 from codecl.runs.rundir import RunDirectory
+from codecl.runs.tail import LOOK, Tail
 from codecl.runs.trackers import PARENT, belonging_to
-from codecl.runs.untrusted import read_bytes
 from codecl.text import installing
 
 RETRIES = 3
 """How often a run is begun again elsewhere after its worker has died."""
-LOOK = 0.5
-"""Seconds between two looks at a log."""
 
 
 class RayTasks:
@@ -47,6 +45,9 @@ class RayTasks:
             except (ConnectionError, ValueError) as error:
                 raise UsageError(f"there is no Ray cluster at {address or 'the address given'}: {error}") from None
         self._go_on = ray.remote(go_on)
+
+    def begin(self, out: Path, runs: Mapping[Path, int], jobs: int) -> None:
+        """Each is handed over by itself."""
 
     def run(self, path: Path, threads: int, on_event: Callable[[Event], None]) -> str:
         task = self._go_on.options(num_cpus=threads, max_retries=RETRIES, name=f"codecl {path.name}").remote(
@@ -68,22 +69,6 @@ class RayTasks:
         self.stopping.set()
         for task in self._tasks:
             self.ray.cancel(task, force=True)
-
-
-class Tail:
-    """The events that join a log. Where a run goes on from an earlier epoch, the log is cut and grows again."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._seen = len(self._events())
-
-    def new(self) -> list[Event]:
-        events = self._events()
-        found, self._seen = events[self._seen :], len(events)
-        return found
-
-    def _events(self) -> list[Event]:
-        return parse_log(read_bytes(self.path, LOG_LIMIT))[0] if self.path.exists() else []
 
 
 def go_on(path: str, root: str, folder: str, accept: Sequence[str], track: Sequence[str], parent: str) -> str:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from codecl.errors import UsageError
 from codecl.runs.events import Event, make_event
 from codecl.runs.recipe import Recipe
-from codecl.runs.records import Result
+from codecl.runs.records import RESULT, Result
 from codecl.runs.run import refuse_impossible
 from codecl.runs.rundir import RunDirectory
 
@@ -83,9 +83,12 @@ def run_all(
             return Failure(name, str(error))
         return result if result is not None else Failure(name, reason)
 
+    missing = {directories[name].path: recipe.threads for name, recipe in recipes.items()}
+    missing = {path: threads for path, threads in missing.items() if not (path / RESULT).exists()}
     with within or nullcontext(), ThreadPoolExecutor(jobs) as pool:
-        futures = {name: pool.submit(one, name) for name in recipes}
         try:
+            children.begin(out, missing, jobs)
+            futures = {name: pool.submit(one, name) for name in recipes}
             ended = {name: future.result() for name, future in futures.items()}
         except BaseException:  # Ctrl-C, or nobody reads our output any more
             children.stop()
@@ -110,6 +113,9 @@ class Children:
     track: Sequence[str] = ()
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
     stopping: threading.Event = field(default_factory=threading.Event)
+
+    def begin(self, out: Path, runs: Mapping[Path, int], jobs: int) -> None:
+        """Each is started by itself."""
 
     def run(self, path: Path, threads: int, on_event: Callable[[Event], None]) -> str:
         """Run ``codecl run --resume`` on a directory, passing on its events; the last line of its standard error.
