@@ -13,7 +13,7 @@ from torch import nn
 
 from codecl import CodeCL
 from perf.timing import in_turn, one_thread, ratio
-from perf.training_step import BATCH, K, alexnet, hold_norms, in_second_task
+from perf.training_step import BATCH, K, WARM_UP, alexnet, hold_norms, in_second_task
 
 PROCESSES, RANK = 2, 125
 
@@ -21,7 +21,7 @@ PROCESSES, RANK = 2, 125
 def measure(repeat: int, make: Callable[[], nn.Module] = alexnet) -> list[dict[str, object]]:
     """Both cases in turn, on one thread for each process; the processes share whatever cores there are."""
     with one_thread():
-        alone = ratio(in_turn(_cases(make, None), repeat), "CODE-CL", "plain SGD")
+        alone = ratio(in_turn(_cases(make, None), repeat, WARM_UP), "CODE-CL", "plain SGD")
     with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
         probe.bind(("127.0.0.1", 0))
         port, out = probe.getsockname()[1], Path(folder) / "ratio.json"
@@ -35,7 +35,7 @@ def _process(rank: int, port: int, repeat: int, make: Callable[[], nn.Module], o
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=PROCESSES)
-    found = ratio(in_turn(_cases(make, dist.group.WORLD), repeat), "CODE-CL", "plain SGD")
+    found = ratio(in_turn(_cases(make, dist.group.WORLD), repeat, WARM_UP), "CODE-CL", "plain SGD")
     if rank == 0:
         out.write_text(json.dumps(found))
     dist.destroy_process_group()
