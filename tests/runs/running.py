@@ -67,9 +67,10 @@ def epochs_logged(path):
 
 def difference_of_runs(path, whole):
     """In what a finished run differs from another of the same recipe, but for time; empty if in nothing."""
-    for name in ("accuracy", "epochs", "bytes", "validation"):
-        if result_of(path)[name] != result_of(whole)[name]:
-            return f"{name} of the result: {result_of(path)[name]}, not {result_of(whole)[name]}"
+    ours, theirs = result_of(path), result_of(whole)
+    for name in (ours | theirs).keys() - {"seconds"}:
+        if ours.get(name) != theirs.get(name):
+            return f"{name} of the result: {ours.get(name)}, not {theirs.get(name)}"
     logs = [[e | {"seconds": 0} for e in log_of(p) if e["event"] in ("epoch", "task")] for p in (path, whole)]
     if logs[0] != logs[1]:
         return "the epochs or tasks of the log"

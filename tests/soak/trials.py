@@ -1,20 +1,28 @@
 """A trial: one run that is stopped by faults, again and again, and then left to end; what differs from a whole one."""
 
-import os
 import random
 import shutil
 import signal
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from codecl.methods import METHODS
-from tests.runs.running import become, difference_of_runs, epochs_logged, log_of
-from tests.soak.faults import KILLS, KINDS, Fault, install
+from tests.runs.running import difference_of_runs, epochs_logged, log_of
+from tests.soak.faults import KILLS, KINDS, Fault
+from tests.soak.process import forked
 
-RECIPE = ("--benchmark", "tests.soak.tiny:TINY", "--epochs", "2", "--set", "batch_size=24", "--quiet")
-MOST_FAULTS = 16
+RECIPE = ("--benchmark", "tests.soak.tiny:TINY", "--epochs", "2", "--set", "batch_size=8", "--set", "lr=0.1", "--quiet")
+MOST_AFTER = 3
+"""So many faults follow the first one of a trial at most."""
 KILLED = 0.75
 """The share of faults that are kills at least; the others are drawn from all kinds."""
+FINISHED = 12
+"""A run that is finished makes so few calls."""
+
+
+def command(method, path):
+    """The arguments of the run of a method."""
+    return ["run", "--method", method, *RECIPE, "--out", str(path)]
 
 
 @dataclass
@@ -28,10 +36,14 @@ class Outcome:
 
 
 class Soak:
-    """All trials of a seed, in the directory ``place``. The first ones come to every call of every method once."""
+    """All trials of a seed, in the directory ``place``; ``start`` makes the process of an attempt.
 
-    def __init__(self, seed, place, methods=tuple(METHODS)):
-        self.seed, self.place, self.methods = seed, Path(place), methods
+    The first trials kill at every call of every method once; those after them begin with a fault of any kind there.
+    """
+
+    def __init__(self, seed, place, methods=tuple(METHODS), start=forked):
+        self.seed, self.place, self.methods, self.start = seed, Path(place), methods, start
+        self.place.mkdir(exist_ok=True)
         self.calls = {}
         for method in methods:
             code, calls = self.attempt(method, self.whole(method))
@@ -47,15 +59,17 @@ class Soak:
     def trial(self, number):
         """The trial of this number: always the same faults."""
         draw, outcome = random.Random(f"{self.seed}/{number}"), Outcome()
-        method, first = self.points[number % len(self.points)]
+        turn, point = divmod(number, len(self.points))
+        method, at = self.points[point]
         path = self.place / f"trial-{number}"
-        for attempt in range(draw.randint(1, MOST_FAULTS)):
-            kind = "kill" if draw.random() < KILLED else draw.choice(KINDS)
-            at = first if attempt == 0 else draw.randint(1, len(self.calls[method]))
-            fault = Fault(kind, at, lasting=draw.random() < 0.3)
-            self.one(method, path, fault, draw.random() < 0.5, outcome)
+        kind = "kill" if turn == 0 else draw.choice(KINDS)
+        for _ in range(1 + draw.randint(0, MOST_AFTER)):
+            self.one(method, path, Fault(kind, at, lasting=draw.random() < 0.3), draw.random() < 0.5, outcome)
             if outcome.fault:
                 return outcome
+            kind = "kill" if draw.random() < KILLED else draw.choice(KINDS)
+            finished = (path / "result.json").exists()
+            at = draw.randint(1, FINISHED if finished else draw.randint(1, len(self.calls[method])))
         self.one(method, path, None, False, outcome)
         if not outcome.fault:
             outcome.finished += 1
@@ -86,15 +100,12 @@ class Soak:
     def attempt(self, method, path, fault=None, by_resume=False):
         """Exit code, or minus the signal, of the command in a process of its own; and the calls that it made."""
         again = by_resume and (path / "recipe.toml").exists()
-        asked = ("--resume", path, "--trust", "--quiet") if again else ("--method", method, *RECIPE, "--out", path)
+        asked = ["run", "--resume", str(path), "--trust", "--quiet"] if again else command(method, path)
         trace, out, err = (self.place / name for name in ("trace", "out", "err"))
         for file in (out, err):
             file.unlink(missing_ok=True)
-        with open(trace, "wb") as file:
-            if (child := os.fork()) == 0:
-                install(path, fault, file.fileno())
-                become({"run": ["run", *map(str, asked)], "out": str(out), "err": str(err), "die": None})
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        files = {"path": str(path), "trace": str(trace), "out": str(out), "err": str(err)}
+        code = self.start({"run": asked, "fault": asdict(fault) if fault else None} | files)
         return code, trace.read_text().splitlines()
 
     def said(self):
