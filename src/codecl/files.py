@@ -20,6 +20,10 @@ class AlreadyLocked(RuntimeError):
     """Another process holds the lock."""
 
 
+class NotRegular(OSError):
+    """A directory, pipe, socket or device lies where a file should be."""
+
+
 def write_atomically(
     path: str | os.PathLike[str], content: bytes | memoryview | str | Callable[[BinaryIO], object]
 ) -> None:
@@ -70,7 +74,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file to read its bytes. A directory, pipe, socket or device is refused by ``OSError`` at once."""
+    """Open a file to read its bytes. What is no file is refused by ``NotRegular`` at once."""
     return os.fdopen(open_descriptor(path, os.O_RDONLY), "rb")
 
 
@@ -110,5 +114,5 @@ def open_descriptor(path: str | os.PathLike[str], flags: int) -> int:
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        raise OSError(code, "not a regular file", os.fspath(path))
+        raise NotRegular(code, "not a regular file", os.fspath(path))
     return descriptor

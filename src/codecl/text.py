@@ -10,8 +10,7 @@ from typing import Any
 
 CONTROL = re.compile("[\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
 """Control characters, and those that turn the direction of writing, but for the end of a line."""
-
-
+MARKDOWN_ESCAPES = str.maketrans({"<": "&lt;", "@": "&#64;", **{c: f"\\{c}" for c in "\\|*`[]!"}})
 MOST_NAMES = 60
 """Those of all methods and hyperparameters, and not those of a whole network."""
 
@@ -43,6 +42,15 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """The same in one line."""
     return printable(text).replace("\n", "?")
+
+
+def markdown_text(text: str) -> str:
+    """``text`` as it is, without markup, links, pictures or mentions.
+
+    >>> markdown_text("![a](https://b)|<c>")
+    '\\\\!\\\\[a\\\\](https&#58;//b)\\\\|&lt;c>'
+    """
+    return one_line(text).translate(MARKDOWN_ESCAPES).replace("://", "&#58;//").replace("www.", "www&#46;")
 
 
 def installing(extra: str) -> str:

@@ -12,6 +12,7 @@ import torch
 
 import codecl
 from codecl.benchmarks.registry import BENCHMARKS
+from codecl.runs.export import model_card, open_run
 from codecl.runs.recipe import make_recipe
 from codecl.runs.run import make_trainer, run
 from codecl.runs.rundir import RunDirectory
@@ -108,6 +109,17 @@ def test_a_hub_folder_has_weights_program_recipe_and_card(path, tmp_path, capsys
     code, _, err = command(capsys, "export", path, "--hub-folder", tmp_path / "hub")
     assert (code, err.count("\n")) == (2, 1)
     assert "is not empty" in err
+
+
+def test_the_names_of_a_foreign_run_are_text_in_the_card(path, tmp_path):
+    pytest.importorskip("safetensors")
+    foreign = shutil.copytree(path, tmp_path / "run")
+    state = checkpoint.load(foreign / "final.ckpt")
+    state["tasks"][2]["name"] = "![x](https://a.b/c)\n# <script>`|@me\x1b[31m"
+    checkpoint.save(foreign / "final.ckpt", state)
+    lines = model_card(open_run(foreign), 3, has_program=False).splitlines()
+    name = "\\!\\[x\\](https&#58;//a.b/c)?# &lt;script>\\`\\|&#64;me?\\[31m"
+    assert [line for line in lines if line.startswith("#")] == [f"# permuted-digits, task 3 of 3: {name}"]
 
 
 @pytest.mark.parametrize(

@@ -565,11 +565,88 @@ def test_a_damaged_result_is_refused(text, whole, tmp_path, capsys):
     path = shutil.copytree(whole, tmp_path / "run")
     (path / "result.json").write_text(text)
     err = refused(capsys, path)
+    again = f"codecl run --resume {path} --restart"
     assert "result.json is damaged" in err
-    assert "Remove it and run again" in err
+    assert err.endswith(f" Remove it to go on, or begin again: {again}\n")
     (path / "result.json").unlink()
-    assert main(arguments([], path)) == 0
+    assert f"there is no checkpoint to go on from. Put the checkpoints back, or begin it again: {again}" in refused(
+        capsys, path
+    )
+    assert main(arguments(["--restart"], path)) == 0
     assert_same_numbers(path, whole)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize("name", ["result.json", "recipe.toml", "lock"])
+def test_what_is_no_file_is_refused_at_once(make, name, stopped, whole, capsys):
+    kept = (stopped / name).read_bytes() if (stopped / name).exists() else None
+    (stopped / name).unlink(missing_ok=True)
+    make(stopped / name)
+    for command in (["run", "--resume", stopped, "--quiet"], ["export", stopped, "--out", stopped / "x.pt2"]):
+        if (command[0], name) == ("export", "lock"):  # which it does not need
+            continue
+        code, _, err = codecl(capsys, *command)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert err.startswith(f"codecl: {stopped / name}")
+    (stopped / name).rmdir() if make is os.mkdir else (stopped / name).unlink()
+    if kept is not None:
+        (stopped / name).write_bytes(kept)
+    go_on(stopped)
+    assert_same_numbers(stopped, whole)
+
+
+def test_a_run_whose_checkpoints_were_removed_begins_again_only_when_asked(stopped, whole, capsys):
+    for file in stopped.glob("*.ckpt"):
+        file.unlink()
+    before = contents(stopped)
+    assert refused(capsys, stopped) == (
+        f"codecl: {stopped / 'log.jsonl'} tells of a run, but there is no checkpoint to go on from. "
+        f"Put the checkpoints back, or begin it again: codecl run --resume {stopped} --restart\n"
+    )
+    assert contents(stopped) == before
+    assert codecl(capsys, "run", "--resume", stopped, "--restart", "--quiet")[0] == 0
+    assert_same_numbers(stopped, whole)
+    assert "resume" not in [event["event"] for event in log_of(stopped)]
+
+
+def test_a_log_that_was_removed_is_told(stopped, whole):
+    (stopped / "log.jsonl").unlink()
+    notices, resumed = go_on(stopped)
+    assert resumed == [(1, 2, [3])]
+    assert notices == [f"{stopped / 'log.jsonl'} has 0 lines of the 6 before the checkpoint."]
+    assert result_of(stopped)["accuracy"] == result_of(whole)["accuracy"]
+
+
+def test_beginning_again_may_be_stopped_at_any_moment(stopped, whole, tmp_path, monkeypatch, capsys):
+    """What is left goes on to the same numbers, or wants to be begun again."""
+    found = set()
+    for count in range(20):
+        path = shutil.copytree(stopped, tmp_path / f"run-{count}")
+        left, unlink = [count], os.unlink
+
+        def stop(*given, left=left, unlink=unlink, **options):
+            left[0] -= 1
+            if left[0] < 0:
+                raise Stop
+            return unlink(*given, **options)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "unlink", stop)
+            try:
+                RunDirectory(path).restart()
+            except Stop:
+                pass
+            else:
+                break
+        code, _, err = codecl(capsys, "run", "--resume", path, "--quiet")
+        found.add(code)
+        if code == 2:
+            assert err.endswith(f"codecl run --resume {path} --restart\n")
+            assert codecl(capsys, "run", "--resume", path, "--restart", "--quiet")[0] == 0
+        assert_same_numbers(path, whole)
+        assert [e["event"] for e in log_of(path) if e["event"] != "resume"].count("task") == 3
+    assert found == {0, 2}
+    assert count > 4
 
 
 def test_a_recipe_that_cannot_run_leaves_no_directory(tmp_path, capsys):
@@ -578,6 +655,28 @@ def test_a_recipe_that_cannot_run_leaves_no_directory(tmp_path, capsys):
         assert code == 2
         assert err.count("\n") == 1
         assert not (tmp_path / "run").exists(), bad
+
+
+WIDE = """
+import torch
+from codecl.benchmarks.registry import Benchmark
+from codecl.networks import MultiHead
+from codecl.training.stream import Stream, Task
+
+part = torch.randn(8, 7), torch.arange(8) % 2
+WIDE = Benchmark("too wide", 1, lambda root, seed: Stream("wide", [Task("first", 2, part, part, part)]),
+                 lambda stream: MultiHead(torch.nn.Linear(6, 4), 4, 2))
+"""
+
+
+def test_a_network_that_does_not_take_the_first_task_is_told_in_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "too_wide.py").write_text(WIDE)
+    monkeypatch.syspath_prepend(tmp_path)
+    code, _, err = codecl(capsys, "run", "--benchmark", "too_wide:WIDE", "--epochs", "1", "--out", tmp_path / "run")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("codecl: task 'first': its inputs are [7] of torch.float32, and the network does not take")
+    assert "'backbone', Linear(in_features=6, out_features=4, bias=True), was given [2, 7]." in err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("left", [[], ["lock"], ["lock", "recipe.toml.new"]], ids=str)

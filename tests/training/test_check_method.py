@@ -97,6 +97,16 @@ class RemembersBeforeItLooks(KeepsWeights):
         super().end_task(loader)
 
 
+class BeginsWithWhatItFinds(Method):
+    """Puts zeros in the place of NaN, so that nobody sees that the network diverged."""
+
+    def begin_task(self, task, loader=None):
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.nan_to_num_()
+        super().begin_task(task, loader)
+
+
 class CountsBeforeItFails(KeepsWeights):
     """Remembers something before it has read all of the data."""
 
@@ -175,6 +185,7 @@ BROKEN = {
     WarnsOfNothing: "check_ordinary_loops_are_not_warned_of",
     LeavesGradients: "check_the_model_clears_all_gradients",
     RemembersBeforeItLooks: "check_weights_that_are_not_finite_are_not_remembered",
+    BeginsWithWhatItFinds: "check_a_task_is_not_begun_over_weights_that_are_not_finite",
     CountsBeforeItFails: "check_a_failed_end_can_be_repeated",
     BeginsBeforeItFails: "check_a_failed_begin_can_be_repeated",
     WantsFloats: "check_whole_numbers_serve_as_settings",

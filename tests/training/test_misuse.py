@@ -140,6 +140,23 @@ MISUSES = {
         lambda: trainer(Stream("s", [task(), task("whole", 3, *[(X.long(), Y)] * 3)])),
         r"task 'whole': its inputs are \[6\] of torch.int64",
     ),
+    "a first task that is too wide": (
+        lambda: trainer(Stream("s", [task("wide", 3, *[(torch.randn(12, 9), Y)] * 3)])),
+        r"task 'wide': its inputs are \[9\] of torch.float32, and the network does not take them \(RuntimeError: .*\). "
+        r"'backbone.0', Linear\(in_features=6, .*\), was given \[2, 9\]. Give it inputs that it is made for",
+    ),
+    "a first task of whole numbers": (
+        lambda: trainer(Stream("s", [task("whole", 3, *[(X.long(), Y)] * 3)])),
+        r"task 'whole': its inputs are \[6\] of torch.int64, and the network does not take them",
+    ),
+    "a first task of other channels": (
+        lambda: Trainer(
+            Method(MultiHead(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()), 16, 3)),
+            Stream("s", [task("grey", 3, *[(torch.randn(12, 1, 4, 4), Y)] * 3)]),
+            Plan(epochs=1),
+        ),
+        r"task 'grey': its inputs are \[1, 4, 4\] .*'backbone.0', Conv2d\(3, .*\), was given \[2, 1, 4, 4\]\.",
+    ),
     "no classes": (lambda: task(classes=0), "classes must be a whole number above 0; got 0"),
     "half a class": (lambda: task(classes=2.5), "classes must be a whole number above 0; got 2.5"),
     # Streams.

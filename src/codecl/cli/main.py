@@ -15,7 +15,7 @@ import codecl
 from codecl.cli import benchmarks, compare, data, export, inspect, memory, methods, report, run, sweep, watch
 from codecl.cli.options import Parser, warn
 from codecl.errors import FAILED, STOPPED, USAGE, UsageError
-from codecl.files import FULL
+from codecl.files import FULL, NotRegular
 from codecl.training.schedule import Diverged
 
 COMMANDS = (run, compare, sweep, watch, report, inspect, export, data, memory, methods, benchmarks)
@@ -46,10 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except OSError as error:
-        full = " Free some space; the same command again goes on." if error.errno in FULL else ""
+        odd = isinstance(error, NotRegular | IsADirectoryError)
+        advice = " Free some space; the same command again goes on." if error.errno in FULL else ""
+        advice = " Move it away; the same command again goes on." if odd else advice
         where = f"{error.filename}: " if error.filename is not None else ""
-        warn(f"{where}{error.strerror or error}.{full}")
-        return USAGE if error.errno in NO_PLACE else FAILED
+        warn(f"{where}{error.strerror or error}.{advice}")
+        return USAGE if odd or error.errno in NO_PLACE else FAILED
 
 
 def stop_when_terminated() -> None:

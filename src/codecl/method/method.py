@@ -207,6 +207,8 @@ class Method:
                 f"task {task!r} has been learned already, of {self.tasks}: give the new task a name of its own."
             )
         self.replicas.check(self)
+        self.replicas.reshard(self.model)
+        check_finite(self.model, self.replicas, "the task is not begun")
         self._guards.repair_weights()
         self.hold_frozen()
         if self.protects and not self.tasks:
@@ -243,7 +245,7 @@ class Method:
         if not self.is_learning:
             raise RuntimeError("no task is being learned: call begin_task(task, loader) first.")
         self.replicas.reshard(self.model)
-        check_finite(self.model, self.replicas)
+        check_finite(self.model, self.replicas, "the task is not remembered")
         self._guards.warn_if_left_out(self.tasks[-1])
         self._guards.repair_weights()
         self.hold_frozen()

@@ -47,12 +47,12 @@ def state_within_task(method: Method, replay: bool) -> dict[str, Any]:
     return {"within_task": True, "parameters": learned, "memory": memory}
 
 
-def check_finite(model: nn.Module, replicas: Replicas) -> None:
-    """Refuse to remember a network that diverged."""
+def check_finite(model: nn.Module, replicas: Replicas, so: str) -> None:
+    """Refuse to begin or remember a task with a network that diverged; ``so`` says what does not happen."""
     learned = {name: here(value) for name, value in model.named_parameters() if value.requires_grad}
     for name in replicas.union(name for name, value in learned.items() if not bool(torch.isfinite(value).all())):
         raise ValueError(
-            f"'{name}' holds NaN or infinite values: the task is not remembered. Find where the network diverged "
+            f"'{name}' holds NaN or infinite values: {so}. Find where the network diverged "
             "(a learning rate too high, a division by zero), and put back weights from before."
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from codecl.report.names import braces
 from codecl.report.table import Cell, Column, Row, Table
-from codecl.text import one_line, pad, printable
+from codecl.text import markdown_text, one_line, pad, printable
 
 PLAIN = ("{}", "{}", "{}")
 TEXT = ("{}  ", "{} *", "{} +")
@@ -25,7 +25,6 @@ LATEX_ESCAPES = str.maketrans(
         **{character: f"\\{character}" for character in "&%$#_"},
     }
 )  # fmt: skip
-MARKDOWN_ESCAPES = str.maketrans({"<": "&lt;", "@": "&#64;", **{c: f"\\{c}" for c in "\\|*`[]!"}})
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the beginning of a formula."""
 
@@ -128,11 +127,6 @@ def _ranked(table: Table, row: Row, escape: Callable[[str], str], forms: Sequenc
     """The cells of a row, in the form that belongs to their rank."""
     cells = [(column, cell, escape(column.text(cell))) for column, cell in zip(table.columns, row.cells, strict=True)]
     return [forms[cell.rank].format(text) if column.best else text for column, cell, text in cells]
-
-
-def markdown_text(text: str) -> str:
-    """``text`` as it is, without markup, links, pictures or mentions."""
-    return one_line(text).translate(MARKDOWN_ESCAPES).replace("://", "&#58;//").replace("www.", "www&#46;")
 
 
 def _code(runs: Sequence[str]) -> str:

@@ -17,8 +17,9 @@ from codecl.method import Method
 from codecl.report.experiments import Experiment, find_experiments, position, published_recipe, short_key
 from codecl.report.published import reported
 from codecl.report.records import Run, find_runs
-from codecl.report.render import markdown_lines, markdown_text
+from codecl.report.render import markdown_lines
 from codecl.report.tables import ACC, BWT, PAPER_ACC, PAPER_BWT
+from codecl.text import markdown_text
 
 NUMBERS = {"ACC": ACC, "BWT": BWT, "paper ACC": PAPER_ACC, "paper BWT": PAPER_BWT}
 IN_BUDGET = "training.lr"

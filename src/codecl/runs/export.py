@@ -25,7 +25,7 @@ from codecl.runs.records import Result
 from codecl.runs.run import make_method
 from codecl.runs.rundir import FINAL, RunDirectory
 from codecl.runs.typed import Whole, check, keys
-from codecl.text import installing
+from codecl.text import installing, markdown_text
 from codecl.training import checkpoint
 from codecl.training.stream import Stream, Task, Tensors
 
@@ -146,6 +146,7 @@ def model_card(run: TrainedRun, task: int, has_program: bool) -> str:
     recipe, result = run.recipe, run.result
     accuracy = result.accuracy[-1][task - 1]
     bwt = "" if result.bwt is None else f" and BWT {result.bwt:.2f} %"
+    versions = [markdown_text(str(result.versions.get(name, "?"))) for name in ("codecl", "torch")]
     shape = json.dumps(list(run.example.shape[1:]))
     head = f"  # for a network that is told its head: select({task - 1})" * isinstance(run.loaded.model, MultiHead)
     use = (
@@ -159,10 +160,10 @@ tags: [continual-learning, gradient-projection, {json.dumps(recipe.method)}]
 datasets: [{json.dumps(recipe.benchmark)}]
 ---
 
-# {recipe.benchmark}, task {task} of {len(run.names)}: {run.names[task - 1]}
+# {markdown_text(recipe.benchmark)}, task {task} of {len(run.names)}: {markdown_text(run.names[task - 1])}
 
-The network for one task of a stream that was learned task after task with {result.title}
-(codecl {result.versions.get("codecl", "?")}, torch {result.versions.get("torch", "?")}, seed {recipe.seed}).
+The network for one task of a stream that was learned task after task with {markdown_text(result.title)}
+(codecl {versions[0]}, torch {versions[1]}, seed {recipe.seed}).
 
 - Test accuracy on this task after all {len(run.names)} tasks: {accuracy:.2f} %.
 - Over all tasks: ACC {result.acc:.2f} %{bwt}.

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from codecl.errors import UsageError, refusing
 from codecl.files import FULL, TEMPORARY, AlreadyLocked, locked, open_descriptor, sync_directory, write_atomically
-from codecl.runs.events import Event, parse_log
+from codecl.runs.events import Event, NoticeEvent, parse_log
 from codecl.runs.recipe import Recipe, make_recipe, read_recipe, refuse_foreign, stated_recipe
 from codecl.runs.records import LOG, LOG_LIMIT, RECIPE, RESULT, AnotherRun, Result, Seconds, read_result
 from codecl.runs.typed import Amount, Percent, Whole, check, keys
@@ -97,7 +97,8 @@ class RunDirectory:
 
     def result(self) -> Result | None:
         """The result of a finished run."""
-        with refusing(f"{self.path / RESULT} is damaged: ", advice=" Remove it and run again."):
+        advice = f" Remove it to go on, or begin again: {self._restarting()}"
+        with refusing(f"{self.path / RESULT} is damaged: ", advice=advice):
             try:
                 return read_result(self.path, read_recipe(self.recipe_file) if self.recipe_file.exists() else {})
             except AnotherRun as error:
@@ -118,8 +119,8 @@ class RunDirectory:
 
     def restart(self) -> None:
         """Forget how far the run came. Its recipe stays."""
-        with self.locked():
-            self._remove(RESULT, LOG, "*.ckpt*", "trackers.json", "tensorboard/events.out.*")
+        with self.locked():  # the log last: as long as it is there, what is left is not taken for a new run
+            self._remove(RESULT, "task-*.ckpt*", "*.ckpt*", "trackers.json", "tensorboard/events.out.*", LOG)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -158,7 +159,13 @@ class RunDirectory:
         if any(self.path.glob(f"task-*.ckpt{REFUSED}")):
             raise UsageError(
                 f"no checkpoint in {self.path} can be read, so the run cannot go on. "
-                f"To begin it again: codecl run --resume {self.path} --restart"
+                f"To begin it again: {self._restarting()}"
+            )
+        events, fault = parse_log(self._logged())
+        if fault or not all(isinstance(event, NoticeEvent) for event in events):  # a notice may precede the first task
+            raise UsageError(
+                f"{self.path / LOG} tells of a run, but there is no checkpoint to go on from. "
+                f"Put the checkpoints back, or begin it again: {self._restarting()}"
             )
         self._cut_log(0)
         return None
@@ -170,14 +177,18 @@ class RunDirectory:
 
     def _cut_log(self, events: int) -> None:
         """Forget what was logged after the checkpoint: it will happen again. A damaged line ends the log, too."""
-        with refusing(f"{self.path / LOG} is damaged: ", OSError, advice=" Remove it to go on."):
-            data = read_bytes(self.path / LOG, LOG_LIMIT) if (self.path / LOG).exists() else b""
-        lines = [line + b"\n" for line in data.split(b"\n")[:-1]][:events]
+        lines = [line + b"\n" for line in self._logged().split(b"\n")[:-1]][:events]
         good, fault = parse_log(b"".join(lines))
         if fault:
             self.on_notice(f"{self.path / LOG} is damaged: {fault} It is cut there.")
+        elif len(lines) < events:
+            self.on_notice(f"{self.path / LOG} has {len(lines)} lines of the {events} before the checkpoint.")
         write_atomically(self.path / LOG, b"".join(lines[: len(good)]))
         self._events = len(good)
+
+    def _logged(self) -> bytes:
+        with refusing(f"{self.path / LOG} is damaged: ", OSError, advice=" Remove it to go on."):
+            return read_bytes(self.path / LOG, LOG_LIMIT) if (self.path / LOG).exists() else b""
 
     def _task_files(self) -> list[Path]:
         """The beginnings of tasks, the latest first."""
@@ -205,7 +216,7 @@ class RunDirectory:
         if differences := self._recipe().differences(recipe):
             raise UsageError(
                 f"{self.recipe_file} is not the recipe that {file.name} was made with: {_listed(differences)}. "
-                f"Restore it to go on; to begin again: codecl run --resume {self.path} --restart"
+                f"Restore it to go on; to begin again: {self._restarting()}"
             )
         return tree
 
@@ -222,11 +233,14 @@ class RunDirectory:
         stamp = {"events": self._events, "recipe": self._recipe().to_toml(), "made_with": self.made_with}
         return tree | stamp
 
+    def _restarting(self) -> str:
+        return f"codecl run --resume {self.path} --restart"
+
     def _recipe(self) -> Recipe:
         return self._opened_for or self.recipe()
 
     def _remove(self, *patterns: str, but: str = "") -> None:
-        for file in sorted({file for pattern in patterns for file in self.path.glob(pattern)}):
+        for file in dict.fromkeys(file for pattern in patterns for file in sorted(self.path.glob(pattern))):
             if file.name != but:
                 file.unlink()
         sync_directory(self.path)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from codecl.attach.patching import in_mode, untouched_buffers
 from codecl.methods import Method
@@ -31,8 +34,9 @@ def check_fit(method: Method, stream: Stream, plan: Plan) -> None:
                 f"task {task.name!r}: its inputs are {x.dtype}, the model's weights {dtype}. Convert one of them: "
                 f"x.to({dtype}), or model.to({x.dtype})."
             )
-        if isinstance(x, Tensor) and (x.shape[1:], x.dtype) != (first.shape[1:], first.dtype):
-            _try_forward(method, task, x.to(plan.device))
+        other = isinstance(x, Tensor) and (x.shape[1:], x.dtype) != (first.shape[1:], first.dtype)
+        if other or (task is stream.tasks[0] and isinstance(x, Tensor) and not _lacks_heads(model)):
+            _try_forward(method, task, x.to(plan.device), ", unlike those of the first task" if other else "")
         for name in alone:
             size = plan.batch_size if name == "train" else plan.evaluation_batch
             if min(len(getattr(task, name)), size) < 2:
@@ -42,13 +46,34 @@ def check_fit(method: Method, stream: Stream, plan: Plan) -> None:
                 )
 
 
-def _try_forward(method: Method, task: Task, x: Tensor) -> None:
-    """Refuse inputs that differ from those of the first task if the network does not take them; nothing changes."""
+def _lacks_heads(model: nn.Module) -> bool:
+    """Whether a network has to be told its first task before it can answer."""
+    heads = [getattr(module, "heads", None) for module in model.modules()]
+    return any(isinstance(some, nn.ModuleList) and len(some) == 0 for some in heads)
+
+
+def _try_forward(method: Method, task: Task, x: Tensor, unlike: str) -> None:
+    """Refuse inputs that the network does not take, with the layer that stopped it; nothing changes."""
+    model, entered = method.model, [("", "")]
+    names = {module: name for name, module in model.named_modules()}
+
+    def enter(module: nn.Module, inputs: Any) -> None:
+        if module in names and not any(module.children()):
+            given = [str(list(value.shape)) for value in inputs if isinstance(value, Tensor)]
+            entered.append((f"'{names[module]}', {module},", " and ".join(given)))
+
+    hook = register_module_forward_pre_hook(enter)
     try:
-        with torch.no_grad(), in_mode(method.model, False), untouched_randomness(), untouched_buffers(method.model):
-            method.forward(method.model, (torch.cat([x, x]), torch.zeros(2, dtype=torch.long, device=x.device)))
+        with torch.no_grad(), in_mode(model, False), untouched_randomness(), untouched_buffers(model):
+            method.forward(model, (torch.cat([x, x]), torch.zeros(2, dtype=torch.long, device=x.device)))
     except Exception as error:  # whatever the user's network raises
+        layer, given = entered[-1]
+        where = f" {layer} was given {given}." if given else ""
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.160}"
         raise ValueError(
-            f"task {task.name!r}: its inputs are {list(x.shape[1:])} of {x.dtype}, unlike those of the first task, and "
-            f"the network does not take them ({type(error).__name__}: {error})."
+            f"task {task.name!r}: its inputs are {list(x.shape[1:])} of {x.dtype}{unlike}, and the network does not "
+            f"take them ({reason}).{where} Give it inputs that it is made for, or a network made for these."
         ) from error
+    finally:
+        hook.remove()
+        method.replicas.reshard(model)

@@ -7,6 +7,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -61,14 +62,9 @@ def check_weights_that_are_not_finite_are_not_remembered(make: Make) -> None:
     model = network()
     method = _learned(make(model), 1)
     _begin(method, 1)
-    before, weight = saved(method.state_dict()), model.get_parameter("backbone.hidden.weight")
-    kept = weight.detach().clone()
-    with torch.no_grad():
-        weight[0, 0] = math.nan
-    with warnings.catch_warnings(action="ignore"):  # that a weight was changed by hand
+    before = saved(method.state_dict())
+    with _a_weight_of_nan(model):
         failed = _fails(lambda: method.end_task([_batch(1)]))
-    with torch.no_grad():
-        weight.copy_(kept)
     if not failed:
         assert _finite(method.state_dict()), "end_task accepted a weight of NaN, and remembers what is not finite"
         return
@@ -76,6 +72,22 @@ def check_weights_that_are_not_finite_are_not_remembered(make: Make) -> None:
     assert _same(loaded(before), after), "end_task over a weight of NaN failed and changed the state"
     with warnings.catch_warnings(action="ignore"):
         method.end_task([_batch(1)])
+
+
+def check_a_task_is_not_begun_over_weights_that_are_not_finite(make: Make) -> None:
+    """A ``begin_task`` over NaN in a weight fails and changes nothing, and can be repeated once the weight is back."""
+    for learned in (0, 1):
+        models = [network() for _ in range(2)]
+        method, twin = (_learned(make(model), learned) for model in models)
+        before = saved(method.state_dict())
+        with _a_weight_of_nan(models[0]):
+            failed = _fails(lambda: _begin(method, learned))  # noqa: B023
+        assert failed, f"begin_task of task {learned} accepted a weight of NaN"
+        assert _same(loaded(before), method.state_dict()), "begin_task over a weight of NaN changed the state"
+        with warnings.catch_warnings(action="ignore"):
+            for one in (method, twin):
+                _begin(one, learned)
+        assert _same(twin.state_dict(), method.state_dict()), "begin_task after a weight of NaN differs from a first"
 
 
 def check_whole_numbers_serve_as_settings(make: Make) -> None:
@@ -128,6 +140,18 @@ def check_a_switch_costs_the_same_after_many_tasks(make: Make) -> None:
         assert cost[MANY] <= 1.5 * cost[FEW] + 20, (
             f"a switch takes {cost[MANY]} calls after {MANY} tasks, {cost[FEW]} after {FEW}"
         )
+
+
+@contextmanager
+def _a_weight_of_nan(model: nn.Module) -> Iterator[None]:
+    """NaN in one weight of the network, which is put back; warnings that it was changed by hand are not shown."""
+    weight = model.get_parameter("backbone.hidden.weight")
+    kept = weight.detach().clone()
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+        weight[0, 0] = math.nan
+        with torch.enable_grad():
+            yield
+        weight.copy_(kept)
 
 
 def _calls(method: Method, task: int) -> int:
