@@ -49,27 +49,28 @@ def test_checkpoints_that_are_written_in_place_are_found_out_and_the_trial_is_na
 
 
 def test_a_fork_does_and_leaves_what_a_new_process_does():
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "the same 4 times\n"), done.stdout + done.stderr
+    line = [sys.executable, "-m", "tests.soak.test_soak"]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "the same 3 times\n"), done.stdout + done.stderr
 
 
 def compare_forks_with_new_processes(place):
     """One run that is killed, meets an error and then ends, both ways: what each attempt did, said and left."""
     prepare()
-    soaks = [Soak(0, place / start.__name__, ("code-cl",), start) for start in (forked, executed)]
-    paths = [soak.place / "run" for soak in soaks]
-    assert soaks[0].calls == soaks[1].calls
-    calls = soaks[0].calls["code-cl"]
+    soak = Soak(0, place, ("code-cl",))
+    paths = {start: place / start.__name__ for start in (forked, executed)}
+    calls = soak.calls["code-cl"]
     middle = calls.index("write epoch.ckpt.new", calls.index("replace task-001.ckpt.new")) + 1
     for fault, code in ((Fault("torn", middle), -9), (Fault("ENOSPC", 60, lasting=True), 1), (None, 0)):
-        found = [soak.attempt("code-cl", path, fault, True) for soak, path in zip(soaks, paths, strict=True)]
+        found = []
+        for soak.start, path in paths.items():
+            attempt = soak.attempt("code-cl", path, fault, by_resume=True)
+            found.append((attempt, soak.said().replace(str(path), "DIR")))
+            assert attempt[0] == code, soak.said()
         assert found[0] == found[1]
-        assert found[0][0] == code
-        said = [soak.said().replace(str(path), "DIR") for soak, path in zip(soaks, paths, strict=True)]
-        assert said[0] == said[1], said
-        left = [contents(path) for path in paths]
+        left = [contents(path) for path in paths.values()]
         assert same_tree(*left), [sorted(files) for files in left]
-    assert difference_of_runs(*paths) == "" == difference_of_runs(paths[0], soaks[1].whole("code-cl"))
+    assert [difference_of_runs(path, soak.whole("code-cl")) for path in paths.values()] == ["", ""]
 
 
 def contents(path):
@@ -88,4 +89,4 @@ if __name__ == "__main__":
 
     with tempfile.TemporaryDirectory() as directory:
         compare_forks_with_new_processes(Path(directory))
-    print("the same 4 times")
+    print("the same 3 times")
