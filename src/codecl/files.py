@@ -21,7 +21,7 @@ class AlreadyLocked(RuntimeError):
 
 
 class NotRegular(OSError):
-    """A directory, pipe, socket or device lies where a file should be."""
+    """A pipe, socket or device lies where a file should be."""
 
 
 def write_atomically(
@@ -74,7 +74,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file to read its bytes. What is no file is refused by ``NotRegular`` at once."""
+    """Open a file to read its bytes. A directory, pipe, socket or device is refused by ``OSError`` at once."""
     return os.fdopen(open_descriptor(path, os.O_RDONLY), "rb")
 
 
@@ -113,6 +113,6 @@ def open_descriptor(path: str | os.PathLike[str], flags: int) -> int:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        raise NotRegular(code, "not a regular file", os.fspath(path))
+        kind, code = (IsADirectoryError, errno.EISDIR) if stat.S_ISDIR(mode) else (NotRegular, errno.EINVAL)
+        raise kind(code, "not a regular file", os.fspath(path))
     return descriptor
