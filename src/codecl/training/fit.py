@@ -12,6 +12,7 @@ from codecl.attach.patching import in_mode, untouched_buffers
 from codecl.methods import Method
 from codecl.randomness import untouched_randomness
 from codecl.training.plan import Plan
+from codecl.training.precision import autocast_forward
 from codecl.training.stream import PARTS, Stream, Task, one_input
 
 SAMPLES = ("samples", "samples_before", "gradient_samples", "fisher_batch", "reference")
@@ -36,7 +37,8 @@ def check_fit(method: Method, stream: Stream, plan: Plan) -> None:
             )
         other = isinstance(x, Tensor) and (x.shape[1:], x.dtype) != (first.shape[1:], first.dtype)
         if other or (task is stream.tasks[0] and isinstance(x, Tensor) and not _lacks_heads(model)):
-            _try_forward(method, task, x.to(plan.device), ", unlike those of the first task" if other else "")
+            with autocast_forward(method, plan.precision, plan.device):
+                _try_forward(method, task, x.to(plan.device), ", unlike those of the first task" if other else "")
         for name in alone:
             size = plan.batch_size if name == "train" else plan.evaluation_batch
             if min(len(getattr(task, name)), size) < 2:
