@@ -13,7 +13,7 @@ from torch import nn
 
 from codecl import CodeCL
 from perf.timing import in_turn, one_thread, ratio
-from perf.training_step import BATCH, K, WARM_UP, alexnet, hold_norms, in_second_task
+from perf.training_step import BATCH, WARM_UP, K, alexnet, hold_norms, in_second_task
 
 PROCESSES, RANK = 2, 125
 
