@@ -45,15 +45,16 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## compare fine-tuning, GPM and CODE-CL on the embedded benchmark
 	@$(BIN)/codecl compare --methods finetune,gpm,code-cl --jobs 2 --out runs/demo --report $(ARGS)
 
-# One thread for each worker: several workers with a thread for every core each are slower than one.
+# One thread for each worker: several workers with a thread for every core each are slower than one. Tests start hundreds
+# of processes, which would compile the package each time where the environment forbids to write bytecode.
 test: $(STAMP) ## run the tests (WORKERS=2, ARGS=...)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 quick: $(STAMP) ## run the tests that take little time
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
 
 soak: $(STAMP) ## kill runs and fail their file-system calls, at every one (MINUTES=30)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
 
 fuzz: $(STAMP) ## give every reader damaged and hostile files (SECONDS=60)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)

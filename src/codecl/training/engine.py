@@ -133,14 +133,13 @@ class Trainer:
             self.model.load_state_dict(task["model"])
             self.method.load_state_dict(task["method"])
             rows, tasks = (0 if self.method.joint else task["task"]), len(self.stream)
-            moved = task.get("moved") or [[None] * tasks for _ in range(rows)]  # a state that is older than this
-            matrices = [task["accuracy"], moved, *task["measures"].values()]
+            matrices = [task["accuracy"], task["moved"], *task["measures"].values()]
             if any([len(row) for row in matrix] != [tasks] * rows for matrix in matrices) or rows >= tasks:
                 raise ValueError(f"task {task['task'] + 1} of {tasks} begins after {len(task['accuracy'])} others")
             if len(task["epochs"]) != rows or task["measures"].keys() != self.measures.keys():
                 raise ValueError(f"epochs of {len(task['epochs'])} tasks, and the measures {[*task['measures']]}")
         seconds = dict((epoch or task)["seconds"])
-        self.progress = Progress(task["accuracy"], seconds, task["epochs"], task["measures"], moved)
+        self.progress = Progress(task["accuracy"], seconds, task["epochs"], task["measures"], task["moved"])
         at = {"task": task["task"], "epoch": epoch["epoch"] if epoch else 0, "epochs": list(task["epochs"])}
         self._tell("resume", **at)
         return task["task"], epoch or {}
