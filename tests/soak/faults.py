@@ -44,6 +44,8 @@ def install(root, fault=None, trace=None):
     before += [(fcntl, "flock", fcntl.flock), (builtins, "open", open), (io, "open", open)]
     for module, name, real in before:
         setattr(module, name, _pyio.open if name == "open" and module is not os else watch.watched(name, real))
+    before.append((_pyio.BufferedReader, "_readinto", _pyio.BufferedReader._readinto))
+    _pyio.BufferedReader._readinto = _read_into
 
     def restore():
         for module, name, real in before:
@@ -51,6 +53,14 @@ def install(root, fault=None, trace=None):
         return watch.count
 
     return restore
+
+
+def _read_into(reader, buffer, read1):
+    """Python's own ``_readinto`` fails where the first of several reads is short, which that of C does not."""
+    view = memoryview(buffer).cast("B")
+    data = reader.read1(len(view)) if read1 else reader.read(len(view))
+    view[: len(data)] = data
+    return len(data)
 
 
 class _Watch:
