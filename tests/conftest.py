@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 # A drawn case builds tensors, and its first call may load a library: time is not a sign of a bad test.
 settings.register_profile(
-    "usual", derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+    "usual", derandomize=True, deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("quick", settings.get_profile("usual"), max_examples=10)
 settings.register_profile("thorough", settings.get_profile("usual"), derandomize=False, max_examples=1000)
