@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from codecl.attach.heads import TaskHeads
 from codecl.attach.probe import Probe
 from codecl.attach.shards import is_sharded, reshard
-from codecl.attach.structure import uses_everything
+from codecl.attach.usage import uses_everything
 from codecl.method.shards import check_shards, in_shards, shard_new_heads
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from codecl.attach.structure import uses_everything
+from codecl.attach.usage import uses_everything
 from codecl.networks import MLP, AlexNet, LeNet, MultiHead, ReducedResNet18, VisionTransformer
 from tests.distributed.worker import Branch
 
