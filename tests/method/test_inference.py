@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from codecl.method.inference import APERTURE
+from codecl.method.inference import APERTURE, POSITIONS, task_scores
 from codecl.methods import GPM, OWM, CodeCL, Method
 from codecl.networks import MLP, MultiHead
 
@@ -74,6 +74,37 @@ def test_evidence_is_that_of_conceptors_fitted_by_hand() -> None:
         gaussian = torch.distributions.MultivariateNormal(torch.zeros(D).double(), covariance)
         expected.append(gaussian.log_prob(x / unit))
     assert torch.equal(method.infer_task(x.float()), torch.stack(expected, 1).argmax(1))
+
+
+def test_the_log_densities_of_all_weights_are_added_per_dimension() -> None:
+    """A convolution, judged by evenly spread patches, and the layer behind it, each with conceptors fitted by hand."""
+    torch.manual_seed(0)
+    conv, linear = nn.Conv2d(1, 4, 3), nn.Linear(4 * 81, 5)
+    model = nn.Sequential(conv, nn.ReLU(), nn.Flatten(), linear)
+    method = CodeCL(model, evidence="auto", samples=None)
+    x = [torch.randn(40, 1, 11, 11).cumsum(axis) for axis in (2, 3)]
+    for t in range(2):
+        method.begin_task(t, [x[t]])
+        method.end_task([x[t]])
+
+    def rows_of(images: Tensor) -> dict[str, Tensor]:
+        patches = nn.functional.unfold(images, 3).mT  # [inputs, positions, d]
+        return {"0.weight": patches.double(), "3.weight": model[:3](images).detach()[:, None].double()}
+
+    new = torch.randn(6, 1, 11, 11)
+    expected = torch.zeros(6, 2, dtype=torch.float64)
+    for name, fitted in rows_of(x[0]).items():
+        unit, d = fitted.square().mean().sqrt(), fitted.shape[-1]
+        seen = rows_of(new)[name]
+        count = seen.shape[1]
+        some = [int((i + 0.5) * count / POSITIONS) for i in range(POSITIONS)] if name == "0.weight" else [0]
+        for t in range(2):
+            X = (rows_of(x[t])[name] / unit).flatten(0, 1)
+            covariance = X.mT @ X / len(X) + torch.eye(d).double() / APERTURE**2
+            gaussian = torch.distributions.MultivariateNormal(torch.zeros(d).double(), covariance)
+            expected[:, t] += gaussian.log_prob(seen[:, some] / unit).mean(1) / d
+    difference = task_scores(method, new) - expected
+    torch.testing.assert_close(difference, difference[:1, :1].expand(6, 2), atol=1e-4, rtol=0)  # a constant of units
 
 
 def test_predict_answers_as_the_inferred_task(method: Method) -> None:

@@ -332,6 +332,7 @@ def test_the_records_of_the_project_give_their_own_numbers():
 def test_what_was_measured_without_telling_the_task_has_a_table(tmp_path):
     shares = {"tasks_right": 90.0, "tasks_right_together": 99.0, "inferred": 70.0, "inferred_together": 79.0}
     found = shares | {"evidence": "conceptors", "together": 16, "confusion": [[95.0, 5.0], [15.0, 85.0]]}
+    found["tasks_right_by_heads"] = 40.0
     for seed, right in ((0, 90.0), (1, 92.0)):
         changes = {"evidence": ["*"], "infer_tasks": True}
         result = {"inference": found | {"tasks_right": right}}
@@ -346,10 +347,10 @@ def test_what_was_measured_without_telling_the_task_has_a_table(tmp_path):
     write_run(tmp_path / "c", "gpm", FIRST)
     rows = lines(tables(tmp_path)["inference"])
     assert [row["runs"] for row in rows] == [("b",), ("a0", "a1")]
-    columns = ("told %", "inferred %", "tasks right %", "together %", "by", "memory")
+    columns = ("told %", "inferred %", "tasks right %", "together %", "by heads %", "by", "memory")
     assert [[row[column] for column in columns] for row in rows] == [
-        ["80.00", "70.00", "90.00", "99.00", "heads", "12 kB"],
-        ["88.00 ± 0.00", "70.00 ± 0.00", "91.00 ± 1.41", "99.00 ± 0.00", "conceptors", "12 kB"],
+        ["80.00", "70.00", "90.00", "99.00", "40.00", "heads", "12 kB"],
+        ["88.00 ± 0.00", "70.00 ± 0.00", "91.00 ± 1.41", "99.00 ± 0.00", "40.00 ± 0.00", "conceptors", "12 kB"],
     ]
     assert "inference" not in tables(tmp_path / "c")
     write_run(tmp_path / "plain", "finetune", SECOND)

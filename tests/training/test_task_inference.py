@@ -41,7 +41,7 @@ def trained(make: type[Method], **settings: object) -> Trainer:
 def test_it_is_what_asking_input_by_input_gives(make: type[Method], settings: dict[str, object]) -> None:
     trainer = trained(make, **settings)
     found = measure_inference(trainer)
-    right, taken = [], torch.zeros(TASKS, TASKS)
+    right, taken, by_heads = [], torch.zeros(TASKS, TASKS), 0
     for t, task in enumerate(trainer.stream.tasks):
         x, y = task.test.take(torch.arange(len(task.test)))[:2]
         hits = 0
@@ -49,12 +49,19 @@ def test_it_is_what_asking_input_by_input_gives(make: type[Method], settings: di
             guess = int(trainer.method.infer_task(x[i : i + 1])[0])
             taken[t, guess] += 1
             trainer.model.eval()
+            sureness = []
+            for other in range(TASKS):
+                with torch.no_grad(), trainer.method.task(other):
+                    p = trainer.model(x[i : i + 1]).softmax(1)
+                sureness.append(float((p * p.log()).sum()))
+            by_heads += sureness.index(max(sureness)) == t
             with torch.no_grad(), trainer.method.task(guess):
                 hits += guess == t and int(trainer.model(x[i : i + 1]).argmax()) == int(y[i])
         right.append(100 * hits / len(y))
     assert found["inferred"] == pytest.approx(sum(right) / TASKS)
     torch.testing.assert_close(torch.tensor(found["confusion"]), 100 * taken / 40)
     assert found["tasks_right"] == pytest.approx(100 * float(taken.diagonal().mean()) / 40)
+    assert found["tasks_right_by_heads"] == pytest.approx(100 * by_heads / (40 * TASKS))
     assert found["together"] == TOGETHER
 
 

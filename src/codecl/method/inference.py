@@ -1,10 +1,10 @@
 """Which task an input belongs to, from what was stored of the tasks.
 
-After each task a conceptor of its inputs is kept for some weights. Seen as a Gaussian (``codecl.algebra.evidence``) it
-says how likely an input is under that task; the evidence of several weights is standardised over the tasks and added.
-Inputs are seen under the shared weights, with the heads, norms and biases of the first task: one forward pass serves
-all tasks, and methods that protect the shared weights keep this view still. Without stored conceptors the heads decide
-alone: the task whose output has the lowest entropy.
+After each task a conceptor of the inputs of each weight is kept. Seen as a Gaussian (``codecl.algebra.evidence``) it
+says how likely an input is under that task; the log densities of all weights are added, each per dimension, so that
+none speaks louder for being wide. Inputs are seen under the shared weights, with the heads, norms and biases of the
+first task: one forward pass serves all tasks, and methods that protect the shared weights keep this view still.
+Without stored conceptors the heads decide alone: the task whose output has the lowest entropy.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ SAMPLES = 1000
 """How many inputs of a task the stored conceptors are fitted to."""
 HELD_OUT = 0.2
 """The share of them that tells how likely the inputs of a known task are."""
+POSITIONS = 32
+"""How many rows of an input a weight judges by: of more, as patches of a convolution are, evenly spread ones."""
 UNLIKELY = 0.01
 """An input counts as new if no task finds it more likely than this share of its own inputs."""
 
@@ -55,7 +57,7 @@ class TaskEvidence:
     """A conceptor for each task and each of some weights, and what follows from them.
 
     Args:
-        patterns: Name patterns of weights; ``"auto"`` for the convolutions, or for all weights where there is none.
+        patterns: Name patterns of weights; ``"auto"`` for all.
     """
 
     def __init__(self, weights: Mapping[str, ProtectedWeight], patterns: str | Sequence[str]) -> None:
@@ -88,12 +90,9 @@ class TaskEvidence:
         self.tasks.append(fitted[1])
 
     def scores(self, method: Method, batch: Any, forward: Forward) -> Tensor:
-        """How much speaks for each task, ``[inputs, tasks]``: the evidence of all weights, standardised over tasks."""
-        total: Tensor | float = 0.0
-        for evidence in self._stored_evidence(method, batch, forward).values():
-            centred = evidence - evidence.mean(1, keepdim=True)
-            total = total + centred / centred.square().mean(1, keepdim=True).sqrt().clamp(min=1e-300)
-        return torch.as_tensor(total)
+        """How much speaks for each task, ``[inputs, tasks]``: the log densities per dimension of all weights."""
+        evidence = self._stored_evidence(method, batch, forward)
+        return torch.stack([of_weight / self.weights[name].shape[2] for name, of_weight in evidence.items()]).sum(0)
 
     def is_new(self, method: Method, batch: Any) -> Tensor:
         """Whether each input is less likely under every task than almost all inputs of that task, ``[inputs]``."""
@@ -156,7 +155,8 @@ class TaskEvidence:
             for piece in kind.split(x):
                 n, total = kind.inputs(piece), torch.zeros(())
                 for i, rows in enumerate(kind.rows(piece)):
-                    each = [log_density(task[name][i], APERTURE / scale[name], rows) for task in conceptors]
+                    some = _spread_out(rows, n)
+                    each = [log_density(task[name][i], APERTURE / scale[name], some) for task in conceptors]
                     total = total + torch.stack(each, 1).reshape(n, -1, len(each)).mean(1)
                 found.setdefault(name, []).append(total)
 
@@ -174,43 +174,68 @@ def _first_view(method: Method) -> Iterator[None]:
 
 def infer(method: Method, batch: Any, together: bool, forward: Forward | None = None) -> Tensor:
     """The position of the task that each input, or all of them, most likely belong to, ``[inputs]``."""
-    learned = len(method.per_task.stored)
-    if learned == 0:
+    return decide(task_scores(method, batch, forward), together)
+
+
+@torch.no_grad()
+def task_scores(method: Method, batch: Any, forward: Forward | None = None) -> Tensor:
+    """How much speaks for each task, ``[inputs, tasks]``."""
+    if not method.per_task.stored:
         raise RuntimeError("no task has been learned yet: there is none to infer.")
     if forward is None and method.forward is call_with_first:
         _check_batch(batch)
     if (inputs := inputs_in(batch)) is not None and inputs < 1:
         raise ValueError("the batch has no inputs; infer_task needs at least one.")
-    if method.evidence is not None and len(method.evidence.tasks) == learned:
+    if method.evidence is not None and has_evidence(method):
         scores = method.evidence.scores(method, batch, forward or method.forward)
     else:
         check_heads(method)
-        scores = _head_scores(method, batch, learned, forward or method.forward)
+        scores = head_scores(method, batch, forward or method.forward)
     if scores.ndim != 2:
         raise _no_batch(f"the outputs are not [inputs, classes] but {list(scores.shape[:-1])} and classes")
     if not bool(torch.isfinite(scores).all()):
         raise ValueError("the inputs, or what the network makes of them, hold NaN or infinite values: no task fits.")
+    return scores
+
+
+def head_scores(method: Method, batch: Any, forward: Forward) -> Tensor:
+    """The negative entropy of the output of every task, ``[inputs, tasks]``."""
+    outputs = [_output(method, batch, task, forward) for task in range(len(method.per_task.stored))]
+    return torch.stack([-torch.special.entr(output.softmax(-1)).sum(-1) for output in outputs], -1)
+
+
+def decide(scores: Tensor, together: bool) -> Tensor:
+    """The task for which most speaks, of each input or of all of them, ``[inputs]``."""
     return scores.sum(0, keepdim=True).expand_as(scores).argmax(1) if together else scores.argmax(1)
+
+
+@torch.no_grad()
+def predict(method: Method, batch: Any, task: Tensor) -> Prediction:
+    """What the network of its ``task`` answers to each input."""
+    label = torch.empty_like(task)
+    for t in sorted(method.replicas.union(set(task.tolist()))):
+        label[task == t] = _output(method, batch, t, method.forward).argmax(-1)[task == t].to(task.device)
+    return Prediction(task, label)
+
+
+def has_evidence(method: Method) -> bool:
+    """Whether something is stored of every learned task."""
+    return method.evidence is not None and len(method.evidence.tasks) == len(method.per_task.stored) > 0
+
+
+def has_heads(method: Method) -> bool:
+    """Whether tasks have heads of their own."""
+    return method.layers.task_heads is not None or bool(method.layers.heads)
 
 
 def check_heads(method: Method) -> None:
     """Refuse to tell tasks apart by their heads where none has one."""
-    if method.layers.task_heads is None and not method.layers.heads:
+    if not has_heads(method):
         remedy = f"Make the method with evidence='auto': {type(method).__name__}(model, evidence='auto')."
         raise ValueError(
             "the task cannot be inferred: no evidence is stored and no task has a head of its own. "
             + (remedy if method.protects else "Choose a method that protects weights, and so can store evidence.")
         )
-
-
-@torch.no_grad()
-def predict(method: Method, batch: Any, together: bool) -> Prediction:
-    """Infer the task of each input, and ask the network of that task."""
-    task = infer(method, batch, together)
-    label = torch.empty_like(task)
-    for t in sorted(method.replicas.union(set(task.tolist()))):
-        label[task == t] = _output(method, batch, t, method.forward).argmax(-1)[task == t].to(task.device)
-    return Prediction(task, label)
 
 
 def novelty(method: Method, loader: Iterable[Any]) -> float:
@@ -249,14 +274,6 @@ def inferring(method: Method) -> Iterator[None]:
         restore()
 
 
-def _head_scores(method: Method, batch: Any, tasks: int, forward: Forward) -> Tensor:
-    """The negative entropy of the output of every task, ``[inputs, tasks]``."""
-    scores = []
-    for task in range(tasks):
-        scores.append(-torch.special.entr(_output(method, batch, task, forward).softmax(-1)).sum(-1))
-    return torch.stack(scores, -1)
-
-
 @torch.no_grad()
 def _output(method: Method, batch: Any, task: int, forward: Forward) -> Tensor:
     """What the network of the task at a position answers, in evaluation mode, ``[inputs, classes]``."""
@@ -283,8 +300,7 @@ def _chosen(weights: Mapping[str, ProtectedWeight], patterns: str | Sequence[str
     if not weights:
         raise ValueError("evidence: this method protects no weights, so nothing can be stored of their inputs.")
     if patterns == "auto":
-        convolutions = {name: weight for name, weight in weights.items() if weight.kind.kernel}
-        return convolutions or dict(weights)
+        return dict(weights)
     wanted = [patterns] if isinstance(patterns, str) else list(patterns)
     chosen = {name: weight for name, weight in weights.items() if matching(name, wanted)}
     if not chosen:
@@ -300,6 +316,15 @@ def _split(batches: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         return list(batches), []
     pieces = list(rebatched(batches, size))
     return pieces[1:], pieces[:1]  # the first has its full size
+
+
+def _spread_out(rows: Tensor, inputs: int) -> Tensor:
+    """``POSITIONS`` of the rows of each input, evenly spread, or all where there are no more."""
+    of_each = rows.reshape(inputs, -1, rows.shape[-1])
+    count = of_each.shape[1]
+    if count <= POSITIONS:
+        return rows
+    return of_each[:, (2 * torch.arange(POSITIONS) + 1) * count // (2 * POSITIONS)].flatten(0, 1)
 
 
 def _spread(evidence: Tensor) -> Tensor:

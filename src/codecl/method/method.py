@@ -320,7 +320,7 @@ class Method:
     def predict(self, batch: Any, together: bool = False) -> Prediction:
         """The task of each input, and its class in the output of that task."""
         self._check_attached()
-        return predict(self, batch, together)
+        return predict(self, batch, infer(self, batch, together))
 
     def novelty(self, loader: Iterable[Any]) -> float:
         """The share of inputs that are unlikely under every learned task; about 0.01 for those of known tasks."""

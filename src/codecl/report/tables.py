@@ -65,7 +65,7 @@ def amount(number: Callable[[Result], float | None]) -> Callable[[Experiment], C
 
 def inferred(field: str) -> Callable[[Experiment], Cell]:
     """The mean of what was measured without telling the task."""
-    return over_seeds(lambda r: r.inference[field] if r.inference else None)
+    return over_seeds(lambda r: r.inference.get(field) if r.inference else None)
 
 
 def in_bytes(value: float) -> str:
@@ -131,6 +131,10 @@ INFERRED = [
     Measure(
         Column("together %", best="highest"), inferred("tasks_right_together"),
         "Together: the same for several inputs of one task at a time, 16 unless the records say otherwise.",
+    ),
+    Measure(
+        Column("by heads %", best="highest"), inferred("tasks_right_by_heads"),
+        "By heads: tasks right, one input at a time, where the surest head decides alone.",
     ),
     Measure(Column("by"), lambda e: Cell((e.first.inference or {}).get("evidence"))),
     MEMORY,

@@ -26,7 +26,7 @@ Inference = Annotated[
     dict[str, Any],
     keys(
         tasks_right=Percent, tasks_right_together=Percent, inferred=Percent, inferred_together=Percent, together=Whole,
-        confusion=list[list[Percent]], evidence=str,
+        confusion=list[list[Percent]], evidence=str, tasks_right_by_heads=Percent | None,
     ),
 ]  # fmt: skip
 """What was measured without telling the task: see ``codecl.training.task_inference``."""
