@@ -190,7 +190,7 @@ def task_scores(method: Method, batch: Any, forward: Forward | None = None) -> T
         scores = method.evidence.scores(method, batch, forward or method.forward)
     else:
         check_heads(method)
-        scores = head_scores(method, batch, forward or method.forward)
+        scores = sureness(task_outputs(method, batch, forward or method.forward))
     if scores.ndim != 2:
         raise _no_batch(f"the outputs are not [inputs, classes] but {list(scores.shape[:-1])} and classes")
     if not bool(torch.isfinite(scores).all()):
@@ -198,9 +198,13 @@ def task_scores(method: Method, batch: Any, forward: Forward | None = None) -> T
     return scores
 
 
-def head_scores(method: Method, batch: Any, forward: Forward) -> Tensor:
+def task_outputs(method: Method, batch: Any, forward: Forward) -> list[Tensor]:
+    """What the network of every learned task answers, ``[inputs, classes]`` each."""
+    return [_output(method, batch, task, forward) for task in range(len(method.per_task.stored))]
+
+
+def sureness(outputs: Sequence[Tensor]) -> Tensor:
     """The negative entropy of the output of every task, ``[inputs, tasks]``."""
-    outputs = [_output(method, batch, task, forward) for task in range(len(method.per_task.stored))]
     return torch.stack([-torch.special.entr(output.softmax(-1)).sum(-1) for output in outputs], -1)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from codecl.method.inference import decide, has_evidence, has_heads, head_scores, predict, task_scores
+from codecl.method.inference import decide, has_evidence, has_heads, sureness, task_outputs, task_scores
 from codecl.training.engine import Trainer
 from codecl.training.loader import BatchLoader
 
@@ -25,36 +25,30 @@ def measure_inference(trainer: Trainer) -> dict[str, Any]:
     task even where it is asked about alone.
     """
     method, tasks = trainer.method, len(trainer.stream)
-    heads = has_heads(method)
-    confusion, right, right_together, found_together, found_by_heads = [], [], [], [], []
+    stored, heads = has_evidence(method), has_heads(method)
+    confusion, shares = [], []
     for t, task in enumerate(trainer.stream.tasks):
-        counts, hits, hits_together, found, by_heads, inputs = torch.zeros(tasks), 0, 0, 0, 0, 0
+        counts, hits, inputs = torch.zeros(tasks), torch.zeros(4, dtype=torch.float64), 0
         for batch in BatchLoader(task.test, TOGETHER, trainer.plan.device):
-            scores = task_scores(method, batch)
-            alone, together = (predict(method, batch, decide(scores, at_once)) for at_once in (False, True))
-            counts += torch.bincount(alone.task.cpu(), minlength=tasks)
-            hits += _hits(alone.task, alone.label, t, batch[1])
-            hits_together += _hits(together.task, together.label, t, batch[1])
-            found += int((together.task == t).sum())
-            by_heads += int((head_scores(method, batch, method.forward).argmax(1) == t).sum()) if heads else 0
+            outputs = task_outputs(method, batch, method.forward)
+            by_heads = sureness(outputs)
+            scores = task_scores(method, batch) if stored else by_heads
+            alone, together = decide(scores, together=False).cpu(), decide(scores, together=True).cpu()
+            labelled = (outputs[t].argmax(1) == batch[1]).cpu()
+            counts += torch.bincount(alone, minlength=tasks)
+            found = (together == t, by_heads.argmax(1).cpu() == t, (alone == t) & labelled, (together == t) & labelled)
+            hits += torch.stack(found).sum(1)
             inputs += len(batch[1])
         confusion.append([100 * float(c) / inputs for c in counts])
-        right.append(100 * hits / inputs)
-        right_together.append(100 * hits_together / inputs)
-        found_together.append(100 * found / inputs)
-        found_by_heads.append(100 * by_heads / inputs)
+        shares.append(100 * hits / inputs)
+    right_together, right_by_heads, inferred, inferred_together = torch.stack(shares).mean(0).tolist()
     return {
-        "evidence": "conceptors" if has_evidence(method) else "heads",
+        "evidence": "conceptors" if stored else "heads",
         "tasks_right": sum(confusion[t][t] for t in range(tasks)) / tasks,
-        "tasks_right_together": sum(found_together) / tasks,
-        "tasks_right_by_heads": sum(found_by_heads) / tasks if heads else None,
-        "inferred": sum(right) / tasks,
-        "inferred_together": sum(right_together) / tasks,
+        "tasks_right_together": right_together,
+        "tasks_right_by_heads": right_by_heads if heads else None,
+        "inferred": inferred,
+        "inferred_together": inferred_together,
         "together": TOGETHER,
         "confusion": confusion,
     }
-
-
-def _hits(tasks: torch.Tensor, labels: torch.Tensor, task: int, truth: torch.Tensor) -> int:
-    """How many inputs got their own task and their own class."""
-    return int(((tasks == task) & (labels == truth.to(labels.device))).sum())
