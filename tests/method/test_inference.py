@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from codecl.method.inference import APERTURE, POSITIONS, task_scores
+from codecl.method.inference import task_scores
+from codecl.method.task_evidence import APERTURE, POSITIONS
 from codecl.methods import GPM, OWM, CodeCL, Method
 from codecl.networks import MLP, MultiHead
 

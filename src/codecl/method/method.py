@@ -35,7 +35,7 @@ from codecl.method.gradients import Loss, add_gradients, cross_entropy_with_seco
 from codecl.method.groups import unwrapped
 from codecl.method.guard import Closure, Project
 from codecl.method.guards import Guards
-from codecl.method.inference import AUTO, Prediction, TaskEvidence, infer, inferring, novelty, predict
+from codecl.method.inference import AUTO, Prediction, infer, inferring, novelty, predict
 from codecl.method.memory_summary import summary
 from codecl.method.per_task import PerTask
 from codecl.method.promise import Promise
@@ -51,6 +51,7 @@ from codecl.method.state import (
     state_within_task,
     whole_state,
 )
+from codecl.method.task_evidence import TaskEvidence
 from codecl.method.watch import warn_of_full_layers
 from codecl.randomness import untouched_randomness
 from codecl.text import unknown_name

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from codecl.method.inference import SAMPLES as EVIDENCE_SAMPLES
 from codecl.method.promise import Promise
+from codecl.method.task_evidence import SAMPLES as EVIDENCE_SAMPLES
 from codecl.methods import Method
 from codecl.randomness import derive, generator, seeded
 from codecl.training.augment import Augmentation
