@@ -204,3 +204,8 @@ def test_patches_that_are_not_finite_are_named_as_rows_are():
     x[0, 0, 0, 0] = torch.nan
     with pytest.raises(ValueError, match="NaN or infinite values \\(1 of 240 rows\\)"):
         bound(layer).moments(x)
+
+
+def test_inputs_of_another_number_of_channels_are_named():
+    with pytest.raises(ValueError, match=r"takes 1 channels; got inputs \[2, 3, 8, 8\]"):
+        bound(nn.Conv2d(1, 4, 3)).rows(torch.zeros(2, 3, 8, 8))

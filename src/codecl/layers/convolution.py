@@ -78,6 +78,8 @@ class ConvolutionKind(LayerKind):
         conv = cast(_ConvNd, self.module)
         if x.ndim == len(self.kernel) + 1:  # an unbatched input
             x = x.unsqueeze(0)
+        if x.shape[1] != conv.in_channels:
+            raise ValueError(f"{self.full_name} takes {conv.in_channels} channels; got inputs {list(x.shape)}.")
         mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
         return F.pad(x, conv._reversed_padding_repeated_twice, mode=mode)
 

@@ -141,7 +141,7 @@ class TaskEvidence:
             for piece in kind.split(x):
                 n, total = kind.inputs(piece), torch.zeros(())
                 for i, rows in enumerate(kind.rows(piece)):
-                    some = _spread_out(rows, n)
+                    some = _some_rows(rows, n)
                     each = [log_density(task[name][i], APERTURE / scale[name], some) for task in conceptors]
                     total = total + torch.stack(each, 1).reshape(n, -1, len(each)).mean(1)
                 found.setdefault(name, []).append(total)
@@ -184,7 +184,7 @@ def _split(batches: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     return pieces[1:], pieces[:1]  # the first has its full size
 
 
-def _spread_out(rows: Tensor, inputs: int) -> Tensor:
+def _some_rows(rows: Tensor, inputs: int) -> Tensor:
     """``POSITIONS`` of the rows of each input, evenly spread, or all where there are no more."""
     of_each = rows.reshape(inputs, -1, rows.shape[-1])
     count = of_each.shape[1]
