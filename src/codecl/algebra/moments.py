@@ -107,6 +107,13 @@ class Moments:
         half = gram - (gram @ basis) @ basis.mT
         return Moments(self.count, self.floor, gram=half - basis @ (basis.mT @ half))
 
+    def through(self, A: Tensor) -> Moments:
+        """The moments of the rows ``X A``, ``A: [d, k]``."""
+        A = A.to(WORKING_DTYPE)
+        if self.root is not None:
+            return Moments(self.count, self.floor, root=self.root.to(WORKING_DTYPE) @ A)
+        return Moments(self.count, self.floor, gram=A.mT @ self._as_gram() @ A)
+
     def along(self, basis: Tensor) -> Tensor:
         """The energy ``bᵀ ΣXᵀX b`` of the rows along each column ``b`` of ``basis``, ``[r]``."""
         if self.root is not None:

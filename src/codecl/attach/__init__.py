@@ -2,7 +2,7 @@
 
 from codecl.attach.batches import Forward, call_with_first, inputs_in, take, taking
 from codecl.attach.capture import UnseenUse, capture_moments, check_uses, listen
-from codecl.attach.effective import EffectiveWeight, Expansion, Masked, Mixing, Scaling
+from codecl.attach.effective import EffectiveWeight, Expansion, Masked, Mixing, Own, Scaling
 from codecl.attach.extended import ExtendedWeight
 from codecl.attach.forward import attach
 from codecl.attach.patching import evaluating, in_mode, untouched_buffers
@@ -20,6 +20,7 @@ __all__ = [
     "LayerTable",
     "Masked",
     "Mixing",
+    "Own",
     "Projection",
     "ProtectedWeight",
     "Scaling",

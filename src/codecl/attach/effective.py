@@ -1,6 +1,7 @@
 """Effective weights: what one task sees in place of the shared weight ``W: [g, o, d]``.
 
 Mixing      W + W U M Uᵀ                    CODE-CL
+Own         W + B F                         CODE-CL, where a task keeps what the memory takes
 Scaling     W + Σ_j W S_j (Q_j − I) S_jᵀ    TRGP
 Expansion   W + Σ_s V_s Φ_sᵀ                API
 Masked      W diag(a)                       HAT
@@ -34,8 +35,12 @@ class EffectiveWeight(Protocol):
         """The effective weight, ``[g, o, d] → [g, o, d]``."""
 
     def rows(self, X: Tensor) -> Tensor:
-        """Rows ``X'``, ``[n, d]``, with ``X' Wᵀ = X W_effᵀ`` where ``g = 1``."""
+        """Rows ``X'``, ``[n, d]``, with ``X' Wᵀ = X W_effᵀ``, but for ``outputs``, where ``g = 1``."""
         raise TypeError(f"{type(self).__name__} changes weights only, not rows")
+
+    def outputs(self, X: Tensor) -> Tensor | None:
+        """What is added to the outputs ``X' Wᵀ``, ``[n, o]``; None for nothing."""
+        return None
 
     def parameters(self) -> list[nn.Parameter]:
         """What is learned."""
@@ -97,6 +102,41 @@ class Mixing(EffectiveWeight):
         """The inverse of ``state``, on the device of the weight ``like``."""
         U, M = state["U"].to(like.device), state["M"].to(like.device, copy=True)
         return cls(U, M, bool(state["replace"]), bool(state["hold"]))
+
+
+class Own(EffectiveWeight):
+    """``W + B F``: fixed directions ``F: [g, k, d]``, and weights of the task's own in them, ``B: [g, o, k]``."""
+
+    def __init__(self, F: Tensor, B: Tensor) -> None:
+        self.F, self.B = F, nn.Parameter(B)
+        self.on_inputs = F.shape[0] == 1
+
+    def added(self) -> Tensor:
+        """``B F``, ``[g, o, d]``, in double precision and without a gradient."""
+        return times(whole(self.B).double(), self.F.double())
+
+    def weight(self, W: Tensor) -> Tensor:
+        return W + times(used(self.B), self.F)
+
+    def rows(self, X: Tensor) -> Tensor:
+        return X
+
+    def outputs(self, X: Tensor) -> Tensor:
+        return (X @ self.F.squeeze(0).mT) @ used(self.B).squeeze(0).mT
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [self.B]
+
+    def state(self) -> dict[str, Any]:
+        return {"F": self.F, "B": whole(self.B).clone()}
+
+    def follow(self, like: Tensor) -> None:
+        self.B, self.F = together(self.B, like), self.F.to(like)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], like: Tensor) -> Self:
+        """The inverse of ``state``, on the device of the weight ``like``."""
+        return cls(state["F"].to(like.device), state["B"].to(like.device, copy=True))
 
 
 class Scaling(EffectiveWeight):

@@ -141,11 +141,13 @@ def _cheaper_on_inputs(weight: ProtectedWeight, x: Any) -> bool:
 def _on_inputs(weight: ProtectedWeight, kind: LayerKind, x: Tensor) -> Tensor:
     """``W`` on changed rows, its gradient from projected rows."""
     W = weight.stack(kind.value).squeeze(0)  # indexing would copy the gradient
-    X = weight.rows(x.reshape(-1, x.shape[-1]))
+    rows = x.reshape(-1, x.shape[-1])
+    X, more = weight.rows(rows), weight.change.outputs(rows) if weight.change is not None else None
     if (projection := weight.gradient_projection) is not None:
         Y = projected_linear(X, W, kind.bias, projection, weight.deliver)
     else:
         Y = nn.functional.linear(X, W, kind.bias)
+    Y = Y if more is None else Y + more
     return Y.reshape(*x.shape[:-1], Y.shape[-1])
 
 

@@ -8,9 +8,16 @@ Algorithm 1, for every layer, with ``C`` the conceptor of the inputs of all past
     after task t      C ← C ∨ conceptor of the inputs                                         lines 21–26
 
 The paper and its published implementation differ; every difference is an argument, and ``CodeCL.paper`` and
-``CodeCL.official`` fix them all; ``CodeCL.roomy`` is the paper's with an aperture for each layer and task. Two habits
-of the implementation are not reproduced, being artefacts of its arithmetic: singular values clamped to [1e-8, 1 −
-1e-7], and arbitrary directions that fill up ``U`` where ``C_and`` has fewer than ``K``.
+``CodeCL.official`` fix them all. Two habits of the implementation are not reproduced, being artefacts of its arithmetic:
+singular values clamped to [1e-8, 1 − 1e-7], and arbitrary directions that fill up ``U`` where ``C_and`` has fewer than
+``K``.
+
+``CodeCL.own`` goes beyond the paper. In place of lines 5–8 a task has weights of its own where the memory holds back:
+
+    W_eff = W + B F,  F = Vᵀ C^½          V: the directions in which the rows X C^½ of the new inputs lie
+
+``W`` learns ``∇W (I − C)`` for all tasks and ``B`` the rest, ``∇W C``, for this one: together they learn what fine-tuning
+would, and old tasks lose nothing by it (``algebra/taken.py``).
 """
 
 from __future__ import annotations
@@ -26,8 +33,9 @@ from torch import Tensor, nn
 from codecl.algebra import Conceptor, Moments
 from codecl.algebra.adaptation import adapt_apertures
 from codecl.algebra.budget import aperture_within
-from codecl.algebra.tolerances import INTERSECTION
-from codecl.attach import EffectiveWeight, Mixing, ProtectedWeight, capture_moments, listen, project_conceptors
+from codecl.algebra.taken import nearest_in, taken_factor
+from codecl.algebra.tolerances import INTERSECTION, WORKING_DTYPE
+from codecl.attach import EffectiveWeight, Mixing, Own, ProtectedWeight, capture_moments, listen, project_conceptors
 from codecl.layers import LayerKind, moments_of
 from codecl.method.memory_summary import nonzero_columns, spectrum
 from codecl.method.method import Method, Presets
@@ -60,6 +68,7 @@ OFFICIAL: dict[str, Any] = {
     "dense_patches": ("conv1.weight", "backbone.conv1.weight"),
 }
 ROOMY: dict[str, Any] = PAPER | {"room": 1.0}
+OWN: dict[str, Any] = PAPER | {"own_share": 0.99, "after": "effective"}
 
 
 class CodeCL(Method):
@@ -71,6 +80,8 @@ class CodeCL(Method):
     expected_tasks  how many tasks share the room, each as much; None: each takes a tenth of what is left
     free_dims       K: how many shared directions are freed
     overlap         ε: the capacity ratio Θ(C_and)/Θ(C) above which they are
+    own_share       the task has weights of its own in the directions that hold this share of what the memory takes from
+                    its inputs; None: ``free_dims`` and ``overlap`` say what is freed
     samples         how many inputs a conceptor is fitted to, in whole batches; None for all
     before          under which weights the new inputs are seen: ``previous`` task's effective ones, or ``shared``
     after           under which weights the learned inputs are seen: ``shared``, or the task's ``effective`` ones
@@ -89,7 +100,7 @@ class CodeCL(Method):
 
     name: ClassVar[str] = "code-cl"
     sharded: ClassVar[bool] = True
-    presets: ClassVar[Presets] = {"paper": PAPER, "official": OFFICIAL, "roomy": ROOMY}
+    presets: ClassVar[Presets] = {"paper": PAPER, "official": OFFICIAL, "roomy": ROOMY, "own": OWN}
     protects: ClassVar[bool] = True
 
     def __init__(
@@ -101,6 +112,7 @@ class CodeCL(Method):
         expected_tasks: int | None = None,
         free_dims: int = 80,
         overlap: float = 0.5,
+        own_share: float | None = None,
         samples: int | None = 125,
         before: Literal["previous", "shared"] = "previous",
         after: Literal["shared", "effective"] = "shared",
@@ -118,6 +130,9 @@ class CodeCL(Method):
     ) -> None:
         check(free_dims >= 0, "free_dims", free_dims, "a number of directions, 0 or more")
         check(0 <= overlap <= 1, "overlap", overlap, "a ratio of capacities in [0, 1]")
+        check(own_share is None or 0 < own_share <= 1, "own_share", own_share, "a share in (0, 1], or None")
+        mixes = replace or random_start or hold
+        check(own_share is None or not mixes, "own_share", own_share, "None beside replace, random_start or hold")
         check(samples is None or samples > 0, "samples", samples, "a positive number of inputs, or None for all")
         check(before in ("previous", "shared"), "before", before, "'previous' or 'shared'")
         check(after in ("shared", "effective"), "after", after, "'shared' or 'effective'")
@@ -131,7 +146,7 @@ class CodeCL(Method):
         apertures = aperture.values() if isinstance(aperture, Mapping) else [aperture]
         check(all(0 < a < float("inf") for a in apertures), "aperture", aperture, "a finite number above 0")
         self._apertures = aperture
-        self.free_dims, self.overlap, self.samples = free_dims, overlap, samples
+        self.free_dims, self.overlap, self.own_share, self.samples = free_dims, overlap, own_share, samples
         self.before, self.after = before, after
         self.replace, self.random_start, self.hold = replace, random_start, hold
         self.gain, self.minimum, self.tolerance = gain, minimum, tolerance
@@ -147,6 +162,11 @@ class CodeCL(Method):
         """The paper's reading with a memory that leaves room: each task takes up a tenth of what is left, or less."""
         return cls(model, **(cls.preset("roomy") | settings))
 
+    @classmethod
+    def own(cls, model: nn.Module, **settings: Any) -> Self:
+        """Beyond the paper: what the memory takes from a new task, the task learns in weights of its own."""
+        return cls(model, **(cls.preset("own") | settings))
+
     def examine(self) -> None:
         self.aperture = by_weight("aperture", self._apertures, self.weights)
         check_patterns("closed", self.closed, self.weights)
@@ -154,13 +174,17 @@ class CodeCL(Method):
     def prepare(self, loader: Iterable[Any] | None) -> dict[str, EffectiveWeight]:
         """Lines 3–12: how the new task overlaps with the past, and what that frees."""
         batches = self._batches(loader)
+        if self.own_share is not None:
+            with self.shared_weights() if self.before == "shared" else nullcontext():
+                seen = self._seen(batches)
+            return {name: self._own(name, several) for name, several in seen.items() if self._may_free(name)}
         with self.shared_weights() if self.before == "shared" else nullcontext():
             last = {name: used[-1] for name, used in self.apertures_used.items()}
             fitted = self._fit(self._seen(batches), last, batches)
             C_pre = {name: [C.cut(self.minimum) for C in pre] for name, pre in fitted.items()}
         changes: dict[str, EffectiveWeight] = {}
         for name, pre in C_pre.items():
-            if name not in self.memory or not self._may_free(self.weights[name]):
+            if not self._may_free(name):
                 continue
             C_and = [new.meet(C, self.tolerance) for new, C in zip(pre, self.memory[name], strict=True)]
             ratios = [_ratio(shared, C) for shared, C in zip(C_and, self.memory[name], strict=True)]
@@ -201,10 +225,17 @@ class CodeCL(Method):
         self.memory = memory
         self._protect()
 
+    def effective_weight(self, name: str, state: Mapping[str, Any]) -> EffectiveWeight:
+        if self.own_share is None:
+            return super().effective_weight(name, state)
+        check_directions(name, self.weights[name].shape, state["F"].mT)
+        return Own.from_state(state, like=self.weights[name].parameter)
+
     def describe(self, name: str) -> dict[str, Any]:
         """How many directions the last task freed; rank, capacity Θ(C) and spectrum of what is remembered."""
         change = self.effective.get(name)
-        found: dict[str, Any] = {"freed": nonzero_columns(change.U) if isinstance(change, Mixing) else 0}
+        freed = change.U if isinstance(change, Mixing) else change.F.mT if isinstance(change, Own) else None
+        found: dict[str, Any] = {"freed": nonzero_columns(freed) if freed is not None else 0}
         if C := self.memory.get(name):
             found |= {"rank": fmean(c.rank for c in C), "capacity": fmean(c.capacity for c in C)}
             found["spectrum"] = spectrum(c.singular_values for c in C)
@@ -267,12 +298,27 @@ class CodeCL(Method):
     def _is_dense(self, kind: LayerKind) -> bool:
         return bool(kind.kernel) and bool(matching(kind.full_name, self.dense_patches))
 
-    def _may_free(self, weight: ProtectedWeight) -> bool:
-        """The gates beside the overlap: sizes and names."""
+    def _may_free(self, name: str) -> bool:
+        """The gates beside the overlap: a past, sizes and names."""
+        weight = self.weights[name]
         _, _, d = weight.shape
         limit = self.free_dims if weight.kind.kernel else self.smallest
         large = self.smallest is None or limit is None or d > limit
-        return large and self.free_dims > 0 and not matching(weight.name, self.closed)
+        frees = self.own_share is not None or self.free_dims > 0
+        return name in self.memory and large and frees and not matching(name, self.closed)
+
+    def _own(self, name: str, seen: list[Moments]) -> Own:
+        """``W + B F``, padded to the widest with zeros; ``B`` starts from what the last task had of its own."""
+        like, (g, o, d) = self.weights[name].parameter, self.weights[name].shape
+        factors = [taken_factor(C, m, self.own_share or 1.0) for C, m in zip(self.memory[name], seen, strict=True)]
+        last, k = self.effective.get(name), max(len(F) for F in factors)
+        F = torch.zeros(g, k, d, dtype=WORKING_DTYPE, device=factors[0].device)
+        B = torch.zeros(g, o, k, dtype=WORKING_DTYPE, device=factors[0].device)
+        for i, of_matrix in enumerate(factors):
+            F[i, : len(of_matrix)] = of_matrix
+            if isinstance(last, Own):
+                B[i, :, : len(of_matrix)] = nearest_in(of_matrix, last.added()[i])
+        return Own(F.to(like), B.to(like))
 
     def _mixing(self, weight: ProtectedWeight, directions: list[Tensor]) -> Mixing:
         """``U`` of all matrices, padded to the widest with zeros, which do nothing; and ``M`` at its start."""
