@@ -24,6 +24,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "code-cl": {"free_dims": 4, "overlap": 0.1, "samples": 32},
     "gpm": {"threshold": 0.9, "samples": 32},
 }
+OWN = {"own_share": 0.99, "own_rate": 0.5, "after": "effective", "samples": 32}
 TASK = [(torch.randn(8, 24).double(), torch.randint(0, 3, (8,))) for _ in range(2)]
 
 
@@ -42,6 +43,7 @@ CASES = {
     "code-cl with momentum, decay and clipping": make_case("code-cl", "one head", "momentum"),
     "code-cl with AdamW": make_case("code-cl", "one head", "adamw"),
     "code-cl, resumed within a task": make_case("code-cl", resume=True),
+    "code-cl with weights of a task's own": make_case("code-cl", resume=True) | {"settings": OWN},
     "gpm on a vision transformer": make_case("gpm", "vit"),
     "code-cl on a vision transformer": make_case("code-cl", "vit", resume=True),
     "code-cl on an embedding and a packed attention": make_case("code-cl", "text"),
@@ -66,8 +68,9 @@ def test_shards_learn_what_the_whole_learns(name: str, both: States) -> None:
     for asked, exported in zip(first["answers"], first["exported"], strict=True):
         torch.testing.assert_close(asked, exported, rtol=0, atol=1e-12)
     if CASES[name]["method"] == "code-cl":
-        freed = [change["M"] for task in first["method"]["effective"] for change in task.values()]
-        assert any(bool(M.any()) for M in freed), "nothing was freed, so nothing of it was tested"
+        learned = "B" if "own_share" in CASES[name]["settings"] else "M"
+        freed = [change[learned] for task in first["method"]["effective"] for change in task.values()]
+        assert any(bool(value.any()) for value in freed), "nothing was freed, so nothing of it was tested"
     assert first["warned"] == second["warned"] == alone["warned"]
     assert bool(first["warned"]) == CASES[name]["decay"]
 

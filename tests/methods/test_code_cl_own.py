@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from codecl import CodeCL
+from codecl import CodeCL, check_method
 from codecl.attach import Own
+from codecl.training.check import CHECKS
 from tests.methods.cases import CLASSES, assert_same, drift, inputs, learn, mlp, outputs_of, task_data, train
 
 TASKS = [task_data(t) for t in range(3)]
@@ -49,6 +50,25 @@ def test_all_of_a_gradient_is_learned(network, tasks):
             assert (lost.abs().max() > 1e-6) == (t > 0)  # what is not in the shared weight is the task's own
         train(method.model, batches, optimizer, epochs=5)
         method.end_task(batches)
+
+
+@pytest.mark.parametrize("rate", [0.25, 2.0])
+def test_what_the_memory_takes_is_learned_at_its_rate(rate):
+    """``∇W (I − C) + ρ ∇W C``, with ``C`` written out."""
+    method = CodeCL.own(mlp(), heads=["head"], own_share=1.0, own_rate=rate, samples=None)
+    learn(method, TASKS[:1])
+    x, y = (torch.cat(parts) for parts in zip(*TASKS[1], strict=True))
+    method.begin_task(1, [(x, y)])
+    optimizer = torch.optim.SGD(method.model.parameters(), lr=0.1)
+    method.guard(optimizer)
+    plain = method.export(1)
+    nn.functional.cross_entropy(plain(x), y).backward()
+    before = {name: weight.effective() for name, weight in method.weights.items()}
+    train(method.model, [(x, y)], optimizer, epochs=1)
+    for name, weight in method.weights.items():
+        G, (memory,) = plain.get_parameter(name).grad, method.memory[name]
+        learned = -0.1 * (G - (1 - rate) * G @ memory.dense())
+        assert_close(weight.effective() - before[name], learned, rtol=0.0, atol=1e-10)
 
 
 def test_old_tasks_stay_as_well_as_without():
@@ -125,11 +145,17 @@ def test_closed_weights_have_nothing_of_their_own():
     assert set(method.effective) == {"first.weight"}
 
 
+@pytest.mark.slow
+def test_it_keeps_every_promise():
+    assert len(check_method(CodeCL.own)) == len(CHECKS)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"own_share": 0.0}, r"own_share must be a share in \(0, 1\], or None; got 0.0"),
         ({"own_share": 1.5}, "got 1.5"),
+        ({"own_share": 0.9, "own_rate": 0.0}, "own_rate must be a finite number above 0; got 0.0"),
         ({"own_share": 0.9, "replace": True}, "own_share must be None beside replace, random_start or hold; got 0.9"),
     ],
 )

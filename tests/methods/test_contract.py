@@ -86,6 +86,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Call]] = {
 
 METHODS: dict[str, tuple[Callable[..., Method], bool]] = {  # and whether old outputs hold to rounding
     "code-cl": (partial(CodeCL, aperture=1e7, free_dims=2, samples=None), True),
+    "code-cl own": (partial(CodeCL.own, aperture=1e7, own_share=1.0, samples=None), True),
     "gpm": (partial(GPM, threshold=1.0, samples=None), True),
     "sgp": (partial(SGP, threshold=1.0, samples=None, alpha=1e12), True),
     "trgp": (partial(TRGP, threshold=1.0, samples=None), True),

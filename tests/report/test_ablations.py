@@ -98,20 +98,20 @@ def test_methods_with_longer_schedules_stand_with_the_others(tmp_path):
 def test_the_readings_of_the_fast_preset_stand_side_by_side(tmp_path):
     """They have one schedule; a reading other than the paper's is named, and the paper's is the baseline."""
     asked = {"benchmark": "permuted-digits"}
-    for method, preset in (("code-cl", "fast"), ("code-cl", "fast-roomy"), ("gpm", "fast"), ("gpm", "fast-official")):
-        accuracy = SECOND if preset == "fast-roomy" else FIRST
+    for method, preset in (("code-cl", "fast"), ("code-cl", "fast-own"), ("gpm", "fast"), ("gpm", "fast-official")):
+        accuracy = SECOND if preset == "fast-own" else FIRST
         write_run(tmp_path / f"{method}-{preset}", method, accuracy, preset=preset, **asked)
-    write_run(tmp_path / "wide", "code-cl", FIRST, preset="fast-roomy", changes={"norm": "per-task"}, **asked)
+    write_run(tmp_path / "wide", "code-cl", FIRST, preset="fast-own", changes={"norm": "per-task"}, **asked)
     made = tables(tmp_path)
     (section,) = made["results"].sections
     assert section.title == "permuted-digits, preset fast, 2/5 tasks, whole schedule"
     assert {line["method"]: (line["ACC %"], line["FWT % over gpm"]) for line in lines(made["results"])} == {
-        "code-cl (roomy)": ("88.00", "4.00"),
+        "code-cl (own)": ("88.00", "4.00"),
         "code-cl": ("80.00", "0.00"),
         "gpm (official)": ("80.00", "0.00"),
         "gpm": ("80.00", "0.00"),
     }
-    assert [section.title.split(", permuted")[0] for section in made["ablation-norm"].sections] == ["code-cl (roomy)"]
+    assert [section.title.split(", permuted")[0] for section in made["ablation-norm"].sections] == ["code-cl (own)"]
 
 
 @pytest.mark.parametrize(
@@ -137,10 +137,10 @@ def test_a_number_of_the_paper_stands_beside_its_own_settings_alone(tmp_path, be
 
 
 def test_no_number_of_the_paper_stands_beside_a_reading_of_ours(tmp_path):
-    for preset in ("fast", "fast-roomy"):
+    for preset in ("fast", "fast-own"):
         write_run(tmp_path / preset, "code-cl", preset=preset)
     found = {line["method"]: line["paper ACC"] for line in lines(tables(tmp_path)["results"])}
-    assert found == {"code-cl": "77.21 ± 0.32", "code-cl (roomy)": "–"}
+    assert found == {"code-cl": "77.21 ± 0.32", "code-cl (own)": "–"}
 
 
 def test_ablations_have_the_numbers_of_the_papers_beside_them(tmp_path):

@@ -232,20 +232,20 @@ def test_fast_presets_have_one_schedule_for_all_and_the_settings_of_their_readin
     assert make_recipe({"method": "gpm", "preset": "paper"}, {}).training["lr"] == 0.5
 
 
-def test_the_roomy_reading_is_the_papers_but_for_what_it_names(monkeypatch):
-    paper, roomy, fast = (make_recipe({"preset": preset}, {}) for preset in ("paper", "roomy", "fast-roomy"))
-    assert roomy.training == paper.training
+def test_the_own_reading_is_the_papers_but_for_what_it_names(monkeypatch):
+    paper, own, fast = (make_recipe({"preset": preset}, {}) for preset in ("paper", "own", "fast-own"))
+    assert own.training == paper.training
     assert fast.training == make_recipe({"preset": "fast"}, {}).training
-    assert fast.settings == roomy.settings
-    other = {name: value for name, value in roomy.settings.items() if value != paper.settings[name]}
-    assert other == {name: value for name, value in CodeCL.preset("roomy").items() if name in other}
-    assert other == {"room": 1.0}
-    file = FAST_FILE + "\n[presets.paper.training]\nlr = 0.3\n[presets.roomy.methods.code-cl]\naperture = 3.0\n"
+    assert fast.settings == own.settings
+    other = {name: value for name, value in own.settings.items() if value != paper.settings[name]}
+    assert other == {name: value for name, value in CodeCL.preset("own").items() if name in other}
+    assert other == {"own_share": 0.99, "after": "effective"}
+    file = FAST_FILE + "\n[presets.paper.training]\nlr = 0.3\n[presets.own.methods.code-cl]\naperture = 3.0\n"
     monkeypatch.setattr(recipe_module, "_recipe_files", lambda benchmark: [tomllib.loads(file)])
-    roomy = make_recipe({"preset": "roomy"}, {})
-    assert (roomy.training["lr"], roomy.settings["aperture"]) == (0.3, 3.0)
+    own = make_recipe({"preset": "own"}, {})
+    assert (own.training["lr"], own.settings["aperture"]) == (0.3, 3.0)
     assert make_recipe({"preset": "paper"}, {}).settings["aperture"] == 6.0
-    for preset in ("roomy", "fast-roomy"):
+    for preset in ("own", "fast-own"):
         with pytest.raises(UsageError, match=f"^gpm has no preset '{preset}': it is read as paper, official.$"):
             make_recipe({"method": "gpm", "preset": preset}, {})
 

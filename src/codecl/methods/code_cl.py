@@ -14,10 +14,10 @@ singular values clamped to [1e-8, 1 − 1e-7], and arbitrary directions that fil
 
 ``CodeCL.own`` goes beyond the paper. In place of lines 5–8 a task has weights of its own where the memory holds back:
 
-    W_eff = W + B F,  F = Vᵀ C^½          V: the directions in which the rows X C^½ of the new inputs lie
+    W_eff = W + B F,  F = √ρ Vᵀ C^½       V: the directions in which the rows X C^½ of the new inputs lie
 
-``W`` learns ``∇W (I − C)`` for all tasks and ``B`` the rest, ``∇W C``, for this one: together they learn what fine-tuning
-would, and old tasks lose nothing by it (``algebra/taken.py``).
+``W`` learns ``∇W (I − C)`` for all tasks, and ``B`` what the memory takes, ``ρ ∇W C``, for this one. At ``ρ = 1`` they learn
+together what fine-tuning would, and old tasks lose nothing by it (``algebra/taken.py``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from torch import Tensor, nn
 
 from codecl.algebra import Conceptor, Moments
 from codecl.algebra.adaptation import adapt_apertures
-from codecl.algebra.budget import aperture_within
 from codecl.algebra.taken import nearest_in, taken_factor
 from codecl.algebra.tolerances import INTERSECTION, WORKING_DTYPE
 from codecl.attach import EffectiveWeight, Mixing, Own, ProtectedWeight, capture_moments, listen, project_conceptors
@@ -67,7 +66,6 @@ OFFICIAL: dict[str, Any] = {
     "closed": ("*shortcut*",),
     "dense_patches": ("conv1.weight", "backbone.conv1.weight"),
 }
-ROOMY: dict[str, Any] = PAPER | {"room": 1.0}
 OWN: dict[str, Any] = PAPER | {"own_share": 0.99, "after": "effective"}
 
 
@@ -76,12 +74,11 @@ class CodeCL(Method):
 
     ==============  ==================================================================================================
     aperture        α: how strongly past inputs are protected; one number, or a mapping from name patterns of weights
-    room            share of a layer's input space that all tasks may take up: α is lowered to fit; None: α stays
-    expected_tasks  how many tasks share the room, each as much; None: each takes a tenth of what is left
     free_dims       K: how many shared directions are freed
     overlap         ε: the capacity ratio Θ(C_and)/Θ(C) above which they are
     own_share       the task has weights of its own in the directions that hold this share of what the memory takes from
                     its inputs; None: ``free_dims`` and ``overlap`` say what is freed
+    own_rate        ρ: how fast it learns in these, beside all others; 1 is as fast as without a memory
     samples         how many inputs a conceptor is fitted to, in whole batches; None for all
     before          under which weights the new inputs are seen: ``previous`` task's effective ones, or ``shared``
     after           under which weights the learned inputs are seen: ``shared``, or the task's ``effective`` ones
@@ -100,7 +97,7 @@ class CodeCL(Method):
 
     name: ClassVar[str] = "code-cl"
     sharded: ClassVar[bool] = True
-    presets: ClassVar[Presets] = {"paper": PAPER, "official": OFFICIAL, "roomy": ROOMY, "own": OWN}
+    presets: ClassVar[Presets] = {"paper": PAPER, "official": OFFICIAL, "own": OWN}
     protects: ClassVar[bool] = True
 
     def __init__(
@@ -108,11 +105,10 @@ class CodeCL(Method):
         model: nn.Module,
         *,
         aperture: float | Mapping[str, float] = 6.0,
-        room: float | None = None,
-        expected_tasks: int | None = None,
         free_dims: int = 80,
         overlap: float = 0.5,
         own_share: float | None = None,
+        own_rate: float = 1.0,
         samples: int | None = 125,
         before: Literal["previous", "shared"] = "previous",
         after: Literal["shared", "effective"] = "shared",
@@ -131,14 +127,12 @@ class CodeCL(Method):
         check(free_dims >= 0, "free_dims", free_dims, "a number of directions, 0 or more")
         check(0 <= overlap <= 1, "overlap", overlap, "a ratio of capacities in [0, 1]")
         check(own_share is None or 0 < own_share <= 1, "own_share", own_share, "a share in (0, 1], or None")
+        check(0 < own_rate < float("inf"), "own_rate", own_rate, "a finite number above 0")
         mixes = replace or random_start or hold
         check(own_share is None or not mixes, "own_share", own_share, "None beside replace, random_start or hold")
         check(samples is None or samples > 0, "samples", samples, "a positive number of inputs, or None for all")
         check(before in ("previous", "shared"), "before", before, "'previous' or 'shared'")
         check(after in ("shared", "effective"), "after", after, "'shared' or 'effective'")
-        check(room is None or 0 < room <= 1, "room", room, "a share of the input space in (0, 1], or None")
-        check(expected_tasks is None or expected_tasks > 0, "expected_tasks", expected_tasks, "1 or more, or None")
-        check(room is None or gain == 0, "gain", gain, "0 where room is given: one of them sets the aperture")
         check(0 <= gain < 1, "gain", gain, "a share in [0, 1); 0 for no adaptation")
         check(0 <= minimum < 1, "minimum", minimum, "a singular value in [0, 1)")
         check(0 <= tolerance < 1, "tolerance", tolerance, "1 − cos θ in [0, 1)")
@@ -146,21 +140,14 @@ class CodeCL(Method):
         apertures = aperture.values() if isinstance(aperture, Mapping) else [aperture]
         check(all(0 < a < float("inf") for a in apertures), "aperture", aperture, "a finite number above 0")
         self._apertures = aperture
-        self.free_dims, self.overlap, self.own_share, self.samples = free_dims, overlap, own_share, samples
+        self.free_dims, self.overlap, self.samples = free_dims, overlap, samples
+        self.own_share, self.own_rate = own_share, own_rate
         self.before, self.after = before, after
         self.replace, self.random_start, self.hold = replace, random_start, hold
         self.gain, self.minimum, self.tolerance = gain, minimum, tolerance
         self.smallest, self.closed, self.dense_patches, self.seed = smallest, closed, dense_patches, seed
-        self.room, self.expected_tasks = room, expected_tasks
         self.memory: dict[str, list[Conceptor]] = {}
-        self.apertures_used: dict[str, list[list[float]]] = {}
-        """Where ``room`` sets them, the apertures of each weight: for each task, one for each of its matrices."""
         super().__init__(model, **common)
-
-    @classmethod
-    def roomy(cls, model: nn.Module, **settings: Any) -> Self:
-        """The paper's reading with a memory that leaves room: each task takes up a tenth of what is left, or less."""
-        return cls(model, **(cls.preset("roomy") | settings))
 
     @classmethod
     def own(cls, model: nn.Module, **settings: Any) -> Self:
@@ -174,14 +161,12 @@ class CodeCL(Method):
     def prepare(self, loader: Iterable[Any] | None) -> dict[str, EffectiveWeight]:
         """Lines 3–12: how the new task overlaps with the past, and what that frees."""
         batches = self._batches(loader)
-        if self.own_share is not None:
-            with self.shared_weights() if self.before == "shared" else nullcontext():
-                seen = self._seen(batches)
-            return {name: self._own(name, several) for name, several in seen.items() if self._may_free(name)}
         with self.shared_weights() if self.before == "shared" else nullcontext():
-            last = {name: used[-1] for name, used in self.apertures_used.items()}
-            fitted = self._fit(self._seen(batches), last, batches)
-            C_pre = {name: [C.cut(self.minimum) for C in pre] for name, pre in fitted.items()}
+            seen = self._seen(batches)
+            if self.own_share is not None:
+                return {name: self._own(name, several) for name, several in seen.items() if self._may_free(name)}
+            fitted = self._fit(seen, batches)
+        C_pre = {name: [C.cut(self.minimum) for C in pre] for name, pre in fitted.items()}
         changes: dict[str, EffectiveWeight] = {}
         for name, pre in C_pre.items():
             if not self._may_free(name):
@@ -198,11 +183,7 @@ class CodeCL(Method):
         """Lines 21–26: the inputs of the learned task join the past."""
         batches = self._batches(loader)
         with self.shared_weights() if self.after == "shared" else nullcontext():
-            seen = self._seen(batches)
-            used = {name: self._within_room(name, several) for name, several in seen.items()} if self.room else {}
-            C_post = self._fit(seen, used, batches)
-        for name, apertures in used.items():
-            self.apertures_used[name] = [*self.apertures_used.get(name, []), apertures]
+            C_post = self._fit(self._seen(batches), batches)
         merged = {
             name: [C | new for C, new in zip(self.memory[name], post, strict=True)] if name in self.memory else post
             for name, post in C_post.items()
@@ -212,8 +193,7 @@ class CodeCL(Method):
 
     def memory_state(self) -> dict[str, Any]:
         """The factors of ``C`` by weight, none for a weight that was never called."""
-        factors = {name: [C.factor for C in self.memory.get(name, ())] for name in self.weights}
-        return {"factors": factors} | ({"apertures": dict(self.apertures_used)} if self.room else {})
+        return {"factors": {name: [C.factor for C in self.memory.get(name, ())] for name in self.weights}}
 
     def load_memory(self, state: Mapping[str, Any]) -> None:
         memory: dict[str, list[Conceptor]] = {}
@@ -221,7 +201,6 @@ class CodeCL(Method):
             if factors := [factor.to(weight.parameter.device) for factor in state["factors"][name]]:
                 check_directions(name, weight.shape, factors)
                 memory[name] = [Conceptor.from_tensors({"factor": F, "rest": torch.tensor(0)}) for F in factors]
-        self.apertures_used = dict(state["apertures"]) if self.room else {}
         self.memory = memory
         self._protect()
 
@@ -239,8 +218,6 @@ class CodeCL(Method):
         if C := self.memory.get(name):
             found |= {"rank": fmean(c.rank for c in C), "capacity": fmean(c.capacity for c in C)}
             found["spectrum"] = spectrum(c.singular_values for c in C)
-        if used := self.apertures_used.get(name):
-            found["apertures"] = [fmean(of_task) for of_task in used]
         return found
 
     def _protect(self) -> None:
@@ -256,23 +233,10 @@ class CodeCL(Method):
     def _seen(self, batches: Iterable[Any]) -> dict[str, list[Moments]]:
         return capture_moments(self.model, self.weights, batches, self.forward, self._moments)
 
-    def _fit(
-        self, seen: Mapping[str, list[Moments]], used: Mapping[str, list[float]], batches: Iterable[Any]
-    ) -> dict[str, list[Conceptor]]:
-        """Equation 2 for what each weight was fed, at the apertures ``used``, or the given one adapted by ``gain``."""
-        fitted = {}
-        for name, several in seen.items():
-            apertures = used.get(name, [self.aperture[name]] * len(several))
-            fitted[name] = [Conceptor.fit(m, a) for m, a in zip(several, apertures, strict=True)]
+    def _fit(self, seen: Mapping[str, list[Moments]], batches: Iterable[Any]) -> dict[str, list[Conceptor]]:
+        """Equation 2 for what each weight was fed, at its aperture, which grows to pass ``gain``."""
+        fitted = {name: [Conceptor.fit(m, self.aperture[name]) for m in several] for name, several in seen.items()}
         return self._adapt(fitted, batches) if self.gain else fitted
-
-    def _within_room(self, name: str, seen: list[Moments]) -> list[float]:
-        """The apertures at which the memory of a weight keeps to the share of the room that is due by now."""
-        assert self.room is not None
-        t = len(self.tasks)
-        due = min(1.0, t / self.expected_tasks) if self.expected_tasks else 1 - 0.9**t
-        past = self.memory.get(name, [None] * len(seen))
-        return [aperture_within(C, m, self.room * due, self.aperture[name]) for C, m in zip(past, seen, strict=True)]
 
     def _adapt(self, fitted: dict[str, list[Conceptor]], batches: Iterable[Any]) -> dict[str, list[Conceptor]]:
         def see_rows(see: Callable[[tuple[str, int], Tensor], None]) -> None:
@@ -315,9 +279,9 @@ class CodeCL(Method):
         F = torch.zeros(g, k, d, dtype=WORKING_DTYPE, device=factors[0].device)
         B = torch.zeros(g, o, k, dtype=WORKING_DTYPE, device=factors[0].device)
         for i, of_matrix in enumerate(factors):
-            F[i, : len(of_matrix)] = of_matrix
+            F[i, : len(of_matrix)] = of_matrix * self.own_rate**0.5
             if isinstance(last, Own):
-                B[i, :, : len(of_matrix)] = nearest_in(of_matrix, last.added()[i])
+                B[i, :, : len(of_matrix)] = nearest_in(F[i, : len(of_matrix)], last.added()[i])
         return Own(F.to(like), B.to(like))
 
     def _mixing(self, weight: ProtectedWeight, directions: list[Tensor]) -> Mixing:

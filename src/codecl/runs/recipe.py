@@ -25,9 +25,9 @@ from codecl.runs.untrusted import MEGABYTE, parse_toml, read_text, to_toml, toml
 from codecl.text import unknown_name
 from codecl.training.plan import Plan
 
-READINGS = {"paper": ("paper",), "official": ("official",), "roomy": ("paper", "roomy"), "own": ("paper", "own")}
+READINGS = {"paper": ("paper",), "official": ("official",), "own": ("paper", "own")}
 """The readings of a method, and the presets in recipe files that each takes its values from; later ones win."""
-FAST_PRESETS = {"fast": "paper", "fast-official": "official", "fast-roomy": "roomy", "fast-own": "own"}
+FAST_PRESETS = {"fast": "paper", "fast-official": "official", "fast-own": "own"}
 """Those that train by one short schedule for all, so that their runs can be compared."""
 PRESETS = {reading: reading for reading in READINGS} | FAST_PRESETS
 """The presets, and the reading of the method that each takes."""
