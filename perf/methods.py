@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from codecl import CodeCL
 from codecl.methods import METHODS, Method
 from perf.timing import in_turn, ratio
 from perf.training_step import BATCH, alexnet, hold_norms, vit
@@ -17,8 +18,9 @@ Draw = Callable[[int, int], Batch]
 """So many inputs with labels, from a seed."""
 
 TASKS = 4
-NAMES = ("code-cl", "gpm", "sgp", "trgp", "cuber", "trgp-sd", "dfgp", "api", "owm")
-VIT_NAMES = ("code-cl", "gpm", "sgp", "trgp")
+MAKERS: dict[str, Callable[..., Method]] = {**METHODS, "code-cl (own)": CodeCL.own}
+NAMES = ("code-cl", "code-cl (own)", "gpm", "sgp", "trgp", "cuber", "trgp-sd", "dfgp", "api", "owm")
+VIT_NAMES = ("code-cl", "code-cl (own)", "gpm", "sgp", "trgp")
 FORCED: dict[str, dict[str, Any]] = {"trgp": {"trust": 0.0}, "trgp-sd": {"trust": 0.0}, "cuber": {"trust": 0.0}}
 """Every layer scales two tasks: the most that these methods ever do in a step."""
 
@@ -36,7 +38,7 @@ def _measure(network: Callable[[], nn.Module], names: Sequence[str], repeat: int
     sizes: dict[str, tuple[int, str]] = {}
     for name in names:
         torch.manual_seed(0)  # the same network for all: which tasks TRGP and CUBER trust depends on it
-        method = METHODS[name](network(), **FORCED.get(name, {}))
+        method = MAKERS[name](network(), **FORCED.get(name, {}))
         cases[name] = step_in_last_task(method)
         sizes[name] = (method.bytes()["memory"], _rank(method))
     seconds = in_turn(cases, repeat)
