@@ -37,7 +37,7 @@ def make_case(method: str, optimizer: str = "sgd", network: str = "mlp", **more:
     return chosen | {"accumulate": False, "trainer": False, "uneven": False, "decays": False} | more
 
 
-OWN = {"own_share": 0.99, "own_rate": 0.5, "after": "effective", "samples": 32}
+OWN = {"own_share": 0.99, "after": "effective", "samples": 32}
 CASES = {method: make_case(method) for method in METHODS} | {
     "code-cl with weights of a task's own": make_case("code-cl") | {"settings": OWN},
     "code-cl with momentum, decay and clipping": make_case("code-cl", "momentum"),

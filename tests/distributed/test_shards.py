@@ -24,7 +24,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "code-cl": {"free_dims": 4, "overlap": 0.1, "samples": 32},
     "gpm": {"threshold": 0.9, "samples": 32},
 }
-OWN = {"own_share": 0.99, "own_rate": 0.5, "after": "effective", "samples": 32}
+OWN = {"own_share": 0.99, "after": "effective", "samples": 32}
 TASK = [(torch.randn(8, 24).double(), torch.randint(0, 3, (8,))) for _ in range(2)]
 
 

@@ -52,25 +52,6 @@ def test_all_of_a_gradient_is_learned(network, tasks):
         method.end_task(batches)
 
 
-@pytest.mark.parametrize("rate", [0.25, 2.0])
-def test_what_the_memory_takes_is_learned_at_its_rate(rate):
-    """``∇W (I − C) + ρ ∇W C``, with ``C`` written out."""
-    method = CodeCL.own(mlp(), heads=["head"], own_share=1.0, own_rate=rate, samples=None)
-    learn(method, TASKS[:1])
-    x, y = (torch.cat(parts) for parts in zip(*TASKS[1], strict=True))
-    method.begin_task(1, [(x, y)])
-    optimizer = torch.optim.SGD(method.model.parameters(), lr=0.1)
-    method.guard(optimizer)
-    plain = method.export(1)
-    nn.functional.cross_entropy(plain(x), y).backward()
-    before = {name: weight.effective() for name, weight in method.weights.items()}
-    train(method.model, [(x, y)], optimizer, epochs=1)
-    for name, weight in method.weights.items():
-        G, (memory,) = plain.get_parameter(name).grad, method.memory[name]
-        learned = -0.1 * (G - (1 - rate) * G @ memory.dense())
-        assert_close(weight.effective() - before[name], learned, rtol=0.0, atol=1e-10)
-
-
 def test_old_tasks_stay_as_well_as_without():
     """What a task has of its own changes no other: old outputs move as far as CODE-CL with nothing freed lets them."""
     moved = {}
@@ -155,7 +136,6 @@ def test_it_keeps_every_promise():
     [
         ({"own_share": 0.0}, r"own_share must be a share in \(0, 1\], or None; got 0.0"),
         ({"own_share": 1.5}, "got 1.5"),
-        ({"own_share": 0.9, "own_rate": 0.0}, "own_rate must be a finite number above 0; got 0.0"),
         ({"own_share": 0.9, "replace": True}, "own_share must be None beside replace, random_start or hold; got 0.9"),
     ],
 )

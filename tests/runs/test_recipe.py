@@ -239,7 +239,7 @@ def test_the_own_reading_is_the_papers_but_for_what_it_names(monkeypatch):
     assert fast.settings == own.settings
     other = {name: value for name, value in own.settings.items() if value != paper.settings[name]}
     assert other == {name: value for name, value in CodeCL.preset("own").items() if name in other}
-    assert other == {"own_share": 0.99, "after": "effective"}
+    assert other == {"own_share": 0.99, "after": "effective", "norm": "per-task"}
     file = FAST_FILE + "\n[presets.paper.training]\nlr = 0.3\n[presets.own.methods.code-cl]\naperture = 3.0\n"
     monkeypatch.setattr(recipe_module, "_recipe_files", lambda benchmark: [tomllib.loads(file)])
     own = make_recipe({"preset": "own"}, {})

@@ -14,10 +14,10 @@ singular values clamped to [1e-8, 1 − 1e-7], and arbitrary directions that fil
 
 ``CodeCL.own`` goes beyond the paper. In place of lines 5–8 a task has weights of its own where the memory holds back:
 
-    W_eff = W + B F,  F = √ρ Vᵀ C^½       V: the directions in which the rows X C^½ of the new inputs lie
+    W_eff = W + B F,  F = Vᵀ C^½          V: the directions in which the rows X C^½ of the new inputs lie
 
-``W`` learns ``∇W (I − C)`` for all tasks, and ``B`` what the memory takes, ``ρ ∇W C``, for this one. At ``ρ = 1`` they learn
-together what fine-tuning would, and old tasks lose nothing by it (``algebra/taken.py``).
+``W`` learns ``∇W (I − C)`` for all tasks, and ``B`` what the memory takes, ``∇W C``, for this one: together they learn what
+fine-tuning would, and old tasks lose nothing by it (``algebra/taken.py``).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ OFFICIAL: dict[str, Any] = {
     "closed": ("*shortcut*",),
     "dense_patches": ("conv1.weight", "backbone.conv1.weight"),
 }
-OWN: dict[str, Any] = PAPER | {"own_share": 0.99, "after": "effective"}
+OWN: dict[str, Any] = PAPER | {"own_share": 0.99, "after": "effective", "norm": "per-task"}
 
 
 class CodeCL(Method):
@@ -78,7 +78,6 @@ class CodeCL(Method):
     overlap         ε: the capacity ratio Θ(C_and)/Θ(C) above which they are
     own_share       the task has weights of its own in the directions that hold this share of what the memory takes from
                     its inputs; None: ``free_dims`` and ``overlap`` say what is freed
-    own_rate        ρ: how fast it learns in these, beside all others; 1 is as fast as without a memory
     samples         how many inputs a conceptor is fitted to, in whole batches; None for all
     before          under which weights the new inputs are seen: ``previous`` task's effective ones, or ``shared``
     after           under which weights the learned inputs are seen: ``shared``, or the task's ``effective`` ones
@@ -108,7 +107,6 @@ class CodeCL(Method):
         free_dims: int = 80,
         overlap: float = 0.5,
         own_share: float | None = None,
-        own_rate: float = 1.0,
         samples: int | None = 125,
         before: Literal["previous", "shared"] = "previous",
         after: Literal["shared", "effective"] = "shared",
@@ -127,7 +125,6 @@ class CodeCL(Method):
         check(free_dims >= 0, "free_dims", free_dims, "a number of directions, 0 or more")
         check(0 <= overlap <= 1, "overlap", overlap, "a ratio of capacities in [0, 1]")
         check(own_share is None or 0 < own_share <= 1, "own_share", own_share, "a share in (0, 1], or None")
-        check(0 < own_rate < float("inf"), "own_rate", own_rate, "a finite number above 0")
         mixes = replace or random_start or hold
         check(own_share is None or not mixes, "own_share", own_share, "None beside replace, random_start or hold")
         check(samples is None or samples > 0, "samples", samples, "a positive number of inputs, or None for all")
@@ -140,8 +137,7 @@ class CodeCL(Method):
         apertures = aperture.values() if isinstance(aperture, Mapping) else [aperture]
         check(all(0 < a < float("inf") for a in apertures), "aperture", aperture, "a finite number above 0")
         self._apertures = aperture
-        self.free_dims, self.overlap, self.samples = free_dims, overlap, samples
-        self.own_share, self.own_rate = own_share, own_rate
+        self.free_dims, self.overlap, self.own_share, self.samples = free_dims, overlap, own_share, samples
         self.before, self.after = before, after
         self.replace, self.random_start, self.hold = replace, random_start, hold
         self.gain, self.minimum, self.tolerance = gain, minimum, tolerance
@@ -279,9 +275,9 @@ class CodeCL(Method):
         F = torch.zeros(g, k, d, dtype=WORKING_DTYPE, device=factors[0].device)
         B = torch.zeros(g, o, k, dtype=WORKING_DTYPE, device=factors[0].device)
         for i, of_matrix in enumerate(factors):
-            F[i, : len(of_matrix)] = of_matrix * self.own_rate**0.5
+            F[i, : len(of_matrix)] = of_matrix
             if isinstance(last, Own):
-                B[i, :, : len(of_matrix)] = nearest_in(F[i, : len(of_matrix)], last.added()[i])
+                B[i, :, : len(of_matrix)] = nearest_in(of_matrix, last.added()[i])
         return Own(F.to(like), B.to(like))
 
     def _mixing(self, weight: ProtectedWeight, directions: list[Tensor]) -> Mixing:
