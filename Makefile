@@ -48,7 +48,7 @@ demo: $(STAMP) ## compare fine-tuning, GPM and CODE-CL on the embedded benchmark
 # One thread for each worker: several workers with a thread for every core each are slower than one. Tests start hundreds
 # of processes, which would compile the package each time where the environment forbids to write bytecode.
 test: $(STAMP) ## run the tests (WORKERS=2, ARGS=...)
-	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 quick: $(STAMP) ## run the tests that take little time
 	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)

@@ -183,6 +183,13 @@ FOREIGN = {
     "no memory": (lambda s: without(s, "memory"), r"incomplete: it lacks \['memory'\]"),
     "no memory of one layer": (lambda s: without(s, "memory", "factors", "second.weight"), "lacks 'second.weight'"),
     "a change without M": (lambda s: without(s, "effective", 1, "first.weight", "M"), "lacks 'M'"),
+    "an M of another size": (
+        lambda s: {
+            **s,
+            "effective": [{}, {"first.weight": s["effective"][1]["first.weight"] | {"M": torch.ones(1, 9, 9)}}],
+        },
+        r"'first.weight' has a mixture M \[1, 9, 9\] of",
+    ),
     "a task short of changes": (lambda s: without(s, "effective", 1), "incomplete: it names 2 tasks"),
     "a task short of heads": (lambda s: without(s, "per_task", 0), "incomplete: it names 2 tasks"),
     "a head without bias": (lambda s: without(s, "per_task", 1, "head.bias"), r"'head.bias' is \[3\] here and absent"),

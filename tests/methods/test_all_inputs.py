@@ -43,7 +43,7 @@ class Watched:
 
 METHODS: dict[str, Callable[[nn.Module], Method]] = {
     "code-cl": partial(CodeCL, heads=["head"], samples=None, overlap=0.0, free_dims=4),
-    "code-cl with room": partial(CodeCL, heads=["head"], samples=None, overlap=0.0, free_dims=4, room=0.8),
+    "code-cl own": partial(CodeCL.own, heads=["head"], samples=None),
     "gpm": partial(GPM, heads=["head"], samples=None),
 }
 

@@ -16,10 +16,16 @@ TASKS = [task_data(t) for t in range(3)]
 
 
 def convolutional() -> nn.Sequential:
-    """A grouped, strided and a dilated convolution below a Linear layer."""
+    """A grouped and a dilated convolution below a Linear layer."""
     torch.manual_seed(3)
-    layers = [("a", nn.Conv2d(2, 4, 3, groups=2, padding=1)), ("tanh", nn.Tanh()), ("b", nn.Conv2d(4, 3, 2, dilation=2))]
-    layers += [("relu", nn.ReLU()), ("flat", nn.Flatten()), ("c", nn.Linear(12, 7)), ("last", nn.Tanh())]
+    layers = [("a", nn.Conv2d(2, 4, 3, groups=2, padding=1)), ("tanh", nn.Tanh())]
+    layers += [
+        ("b", nn.Conv2d(4, 3, 2, dilation=2)),
+        ("relu", nn.ReLU()),
+        ("flat", nn.Flatten()),
+        ("c", nn.Linear(12, 7)),
+        ("last", nn.Tanh()),
+    ]
     return nn.Sequential(OrderedDict([*layers, ("head", nn.Linear(7, CLASSES))])).double()
 
 
@@ -118,6 +124,35 @@ def test_what_it_has_is_told_and_counted():
     own = sum(c.F.numel() + c.B.numel() for c in many.effective.values()) * 8
     assert many.bytes()["memory"] - few.bytes()["memory"] > 0
     assert many.bytes()["per_task"] >= own // 2
+
+
+def test_inputs_from_which_nothing_is_taken_need_nothing_of_their_own():
+    eye, method = torch.eye(8, dtype=torch.float64), CodeCL.own(mlp(), heads=["head"])
+    for t in range(2):
+        method.begin_task(t, [eye[4 * t : 4 * t + 4]])
+        method.end_task([eye[4 * t : 4 * t + 4]])
+    assert set(method.effective) == {"second.weight"}
+    assert method.memory_summary()["first.weight"]["freed"] == 0
+
+
+def test_what_the_paper_frees_has_no_part_in_it():
+    states = []
+    for settings in ({}, {"free_dims": 0, "overlap": 1.0, "tolerance": 0.5}):
+        method = CodeCL.own(convolutional(), heads=["head"], smallest=4, **settings)
+        learn(method, [pictures(t) for t in range(2)])
+        states.append([change.state() for change in method.effective.values()])
+    assert len(states[0]) == 3
+    assert_same(*states)
+
+
+@pytest.mark.parametrize("cut", [lambda B: B[:, :1], lambda B: B[..., 1:], lambda B: B[0]])
+def test_own_weights_of_other_shapes_are_refused(cut):
+    method, fresh = (CodeCL.own(mlp(), heads=["head"]) for _ in range(2))
+    learn(method, TASKS[:2])
+    state = method.state_dict()
+    state["effective"][1]["first.weight"]["B"] = cut(state["effective"][1]["first.weight"]["B"])
+    with pytest.raises(ValueError, match=r"'first.weight', \[1, 16, 8\], has own weights F and B of the shapes"):
+        fresh.load_state_dict(state)
 
 
 def test_closed_weights_have_nothing_of_their_own():

@@ -1,12 +1,13 @@
 """The formulas of ``codecl memory`` against what methods report, byte for byte."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from codecl import MultiHead
+from codecl import CodeCL, Method, MultiHead
 from codecl.methods import METHODS
 from codecl.report.footprint import FOOTPRINTS, Layer
 
@@ -20,8 +21,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "trgp-sd": {"threshold": 1.0, "trust": 0.0},
     "api": {"threshold": 1.0},
     "code-cl": {"free_dims": K, "overlap": 0.0},
+    "code-cl (own)": {"own_share": 1.0},
     "owm": {},
 }
+MAKERS: dict[str, Callable[..., Method]] = {**METHODS, "code-cl (own)": CodeCL}
 
 
 def inputs(task: int, shared: bool) -> Tensor:
@@ -34,7 +37,7 @@ def inputs(task: int, shared: bool) -> Tensor:
 
 def learn_all(name: str, shared: bool, **settings: Any) -> int:
     model = MultiHead(nn.Linear(N, M, bias=False), M, 3).double()
-    method = METHODS[name](model, **SETTINGS[name] | settings)
+    method = MAKERS[name](model, **SETTINGS[name] | settings)
     for t in range(T):
         x = inputs(t, shared)
         batch = (x, torch.arange(40) % 3)
@@ -47,8 +50,11 @@ def learn_all(name: str, shared: bool, **settings: Any) -> int:
 
 @pytest.mark.parametrize("name", FOOTPRINTS)
 def test_a_formula_gives_the_bytes_that_a_method_reports(name: str) -> None:
-    shared = name == "code-cl"  # nothing would be freed otherwise
-    layer = Layer(N, M, T, B, K, rank=B if shared else None, narrow=8, E=0)  # no gradient is lost, so API adds nothing
+    shared = name.startswith("code-cl")  # nothing would be freed otherwise
+    freed = B if name == "code-cl (own)" else K
+    layer = Layer(
+        N, M, T, B, freed, rank=B if shared else None, narrow=8, E=0
+    )  # no gradient is lost, so API adds nothing
     assert learn_all(name, shared) == FOOTPRINTS[name].bytes(layer)
 
 

@@ -1,7 +1,7 @@
 """What a memory takes from a new task, and the few numbers in which the task can keep it.
 
-A gradient ``G = δᵀ X`` loses ``G C`` to a memory ``C``. With ``V: [d, k]`` the directions in which the rows ``X C^½`` lie
-and ``F = Vᵀ C^½``, the two parts that are learned apart add up to all of it:
+A gradient ``G = δᵀ X`` loses ``G C`` to a memory ``C``. With ``V: [d, k]`` the directions in which the rows ``X C^½``
+lie and ``F = Vᵀ C^½``, the two parts that are learned apart add up to all of it:
 
     W takes G (I − C),  B takes G Fᵀ        W + B F takes G (I − C) + G C^½ V Vᵀ C^½ = G
 
@@ -18,7 +18,7 @@ from codecl.algebra.moments import Moments
 
 
 def taken_factor(C: Conceptor, new: Moments, share: float = 1.0) -> Tensor:
-    """``F = Vᵀ C^½``, ``[k, d]``: the fewest directions ``V`` that hold ``share`` of the energy ``‖X C^½‖²`` of new rows.
+    """``F = Vᵀ C^½``, ``[k, d]``: the fewest directions ``V`` that hold ``share`` of the energy ``‖X C^½‖²``.
 
     >>> C = Conceptor.fit(torch.tensor([[1.0, 0.0, 0.0]]), aperture=1.0)  # ½ along the first direction
     >>> taken_factor(C, Moments.of(torch.tensor([[1.0, 2.0, 3.0]]))).square()
@@ -32,8 +32,10 @@ def taken_factor(C: Conceptor, new: Moments, share: float = 1.0) -> Tensor:
     if not C.rank:
         return half.mT
     V, sigma = new.through(half).spectrum()
-    held = sigma.square().cumsum(0)
-    enough = int((held < share * held[-1]).sum()) + 1 if len(held) else 0
+    enough = len(sigma)
+    if share < 1 and enough:
+        held = sigma.square().cumsum(0)
+        enough = int((held < share * held[-1]).sum()) + 1
     return V[:, :enough].mT @ half.mT
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 import torch
 from torch import Tensor, nn
 
+from codecl.algebra.tolerances import WORKING_DTYPE
 from codecl.attach.projection import Projection, times
 from codecl.attach.shards import together, used, whole
 
@@ -113,7 +114,8 @@ class Own(EffectiveWeight):
 
     def added(self) -> Tensor:
         """``B F``, ``[g, o, d]``, in double precision and without a gradient."""
-        return times(whole(self.B).double(), self.F.double())
+        wide = (X.cpu() if X.device.type == "mps" else X for X in (whole(self.B), self.F))  # no float64 there
+        return times(*(X.to(WORKING_DTYPE) for X in wide))
 
     def weight(self, W: Tensor) -> Tensor:
         return W + times(used(self.B), self.F)

@@ -15,7 +15,7 @@ OPTIONS = (
     ("M", "outputs", 2048, "of the layer"),
     ("T", "tasks", 10, "learned"),
     ("B", "directions", 80, "that each task adds"),
-    ("K", "free", 80, "directions that CODE-CL frees"),
+    ("K", "free", 80, "directions that CODE-CL frees, or that a task has of its own"),
 )
 
 

@@ -46,8 +46,8 @@ def recipe_options(parser: Parser) -> None:
     add("--benchmark", help=f"a benchmark name (codecl benchmarks; default {EMBEDDED}), or package.module:NAME")
     add(
         "--preset",
-        help="paper (default) or official: as the paper prints, or as its authors run; own: CODE-CL with weights of a task's own; "
-        "fast, fast-official or fast-own: the same settings in a few annealed epochs, for a laptop",
+        help="paper (default) or official: as the paper prints, or as its authors run; own: CODE-CL with weights "
+        "of a task's own; fast, fast-official or fast-own: the same settings in a few annealed epochs, for a laptop",
     )
     add("--quick", action="store_true", default=None, help="at most 15 epochs a task")
     add("--tasks", type=int, metavar="N", help="the first N tasks only")

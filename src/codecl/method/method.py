@@ -474,6 +474,9 @@ class Method:
         The memory has been loaded before.
         """
         check_directions(name, self.weights[name].shape, state["U"])
+        g, K = len(state["U"]), state["U"].shape[-1]
+        if state["M"].shape != (g, K, K):
+            raise ForeignState(f"'{name}' has a mixture M {list(state['M'].shape)} of {K} directions in the state.")
         return Mixing.from_state(state, like=self.weights[name].parameter)
 
     def describe(self, name: str) -> dict[str, Any]:

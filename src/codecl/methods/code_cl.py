@@ -8,16 +8,16 @@ Algorithm 1, for every layer, with ``C`` the conceptor of the inputs of all past
     after task t      C ← C ∨ conceptor of the inputs                                         lines 21–26
 
 The paper and its published implementation differ; every difference is an argument, and ``CodeCL.paper`` and
-``CodeCL.official`` fix them all. Two habits of the implementation are not reproduced, being artefacts of its arithmetic:
-singular values clamped to [1e-8, 1 − 1e-7], and arbitrary directions that fill up ``U`` where ``C_and`` has fewer than
-``K``.
+``CodeCL.official`` fix them all. Two habits of the implementation are not reproduced, being artefacts of its
+arithmetic: singular values clamped to [1e-8, 1 − 1e-7], and arbitrary directions that fill up ``U`` where ``C_and`` has
+fewer than ``K``.
 
 ``CodeCL.own`` goes beyond the paper. In place of lines 5–8 a task has weights of its own where the memory holds back:
 
     W_eff = W + B F,  F = Vᵀ C^½          V: the directions in which the rows X C^½ of the new inputs lie
 
-``W`` learns ``∇W (I − C)`` for all tasks, and ``B`` what the memory takes, ``∇W C``, for this one: together they learn what
-fine-tuning would, and old tasks lose nothing by it (``algebra/taken.py``).
+``W`` learns ``∇W (I − C)`` for all tasks, and ``B`` what the memory takes, ``∇W C``, for this one: together they learn
+what fine-tuning would, and old tasks lose nothing by it (``algebra/taken.py``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from codecl.layers import LayerKind, moments_of
 from codecl.method.memory_summary import nonzero_columns, spectrum
 from codecl.method.method import Method, Presets
 from codecl.method.settings import by_weight, check, check_patterns, matching
-from codecl.method.state import check_directions
+from codecl.method.state import ForeignState, check_directions
 from codecl.randomness import method_seed
 
 PAPER: dict[str, Any] = {
@@ -77,7 +77,7 @@ class CodeCL(Method):
     free_dims       K: how many shared directions are freed
     overlap         ε: the capacity ratio Θ(C_and)/Θ(C) above which they are
     own_share       the task has weights of its own in the directions that hold this share of what the memory takes from
-                    its inputs; None: ``free_dims`` and ``overlap`` say what is freed
+                    its inputs, whatever ``free_dims``, ``overlap`` and ``tolerance`` are; None: these say what is freed
     samples         how many inputs a conceptor is fitted to, in whole batches; None for all
     before          under which weights the new inputs are seen: ``previous`` task's effective ones, or ``shared``
     after           under which weights the learned inputs are seen: ``shared``, or the task's ``effective`` ones
@@ -160,7 +160,8 @@ class CodeCL(Method):
         with self.shared_weights() if self.before == "shared" else nullcontext():
             seen = self._seen(batches)
             if self.own_share is not None:
-                return {name: self._own(name, several) for name, several in seen.items() if self._may_free(name)}
+                owned = {name: self._own(name, several) for name, several in seen.items() if self._may_free(name)}
+                return {name: own for name, own in owned.items() if own.B.numel()}
             fitted = self._fit(seen, batches)
         C_pre = {name: [C.cut(self.minimum) for C in pre] for name, pre in fitted.items()}
         changes: dict[str, EffectiveWeight] = {}
@@ -203,7 +204,10 @@ class CodeCL(Method):
     def effective_weight(self, name: str, state: Mapping[str, Any]) -> EffectiveWeight:
         if self.own_share is None:
             return super().effective_weight(name, state)
-        check_directions(name, self.weights[name].shape, state["F"].mT)
+        (g, o, d), F, B = self.weights[name].shape, state["F"], state["B"]
+        if F.shape != (g, F.shape[1], d) or B.shape != (g, o, F.shape[1]):
+            found = [list(F.shape), list(B.shape)]
+            raise ForeignState(f"'{name}', {[g, o, d]}, has own weights F and B of the shapes {found} in the state.")
         return Own.from_state(state, like=self.weights[name].parameter)
 
     def describe(self, name: str) -> dict[str, Any]:
@@ -262,22 +266,23 @@ class CodeCL(Method):
         """The gates beside the overlap: a past, sizes and names."""
         weight = self.weights[name]
         _, _, d = weight.shape
-        limit = self.free_dims if weight.kind.kernel else self.smallest
+        mixes = self.own_share is None
+        limit = self.free_dims if mixes and weight.kind.kernel else self.smallest
         large = self.smallest is None or limit is None or d > limit
-        frees = self.own_share is not None or self.free_dims > 0
-        return name in self.memory and large and frees and not matching(name, self.closed)
+        return name in self.memory and large and not (mixes and self.free_dims == 0) and not matching(name, self.closed)
 
     def _own(self, name: str, seen: list[Moments]) -> Own:
         """``W + B F``, padded to the widest with zeros; ``B`` starts from what the last task had of its own."""
         like, (g, o, d) = self.weights[name].parameter, self.weights[name].shape
         factors = [taken_factor(C, m, self.own_share or 1.0) for C, m in zip(self.memory[name], seen, strict=True)]
         last, k = self.effective.get(name), max(len(F) for F in factors)
+        before = last.added() if isinstance(last, Own) else None
         F = torch.zeros(g, k, d, dtype=WORKING_DTYPE, device=factors[0].device)
         B = torch.zeros(g, o, k, dtype=WORKING_DTYPE, device=factors[0].device)
         for i, of_matrix in enumerate(factors):
             F[i, : len(of_matrix)] = of_matrix
-            if isinstance(last, Own):
-                B[i, :, : len(of_matrix)] = nearest_in(of_matrix, last.added()[i])
+            if before is not None:
+                B[i, :, : len(of_matrix)] = nearest_in(of_matrix, before[i])
         return Own(F.to(like), B.to(like))
 
     def _mixing(self, weight: ProtectedWeight, directions: list[Tensor]) -> Mixing:

@@ -86,4 +86,9 @@ FOOTPRINTS: dict[str, Footprint] = {
         "8Nr + w(T − 1)(NK + K²)",
         lambda at: WIDE * at.N * at.r + at.narrow * (at.T - 1) * (at.N * at.K + at.K**2),
     ),
+    "code-cl (own)": Footprint(
+        None,
+        "8Nr + w(T − 1)(N + M)K",
+        lambda at: WIDE * at.N * at.r + at.narrow * (at.T - 1) * (at.N + at.M) * at.K,
+    ),
 }

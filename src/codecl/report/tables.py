@@ -13,6 +13,7 @@ from codecl.report.published import printed
 from codecl.report.records import Run
 from codecl.report.table import DEVIATION, Cell, Column, Row, Section, Table, make_table
 from codecl.report.transfer import Transfer, difference, find_transfers, fwt
+from codecl.runs.recipe import PRESETS
 from codecl.runs.records import Result
 from codecl.text import duration, shown, size
 from codecl.training import metrics
@@ -82,7 +83,13 @@ def machines(e: Experiment) -> Cell:
 
 
 def footprint(field: str) -> Callable[[Experiment], Cell]:
-    return lambda e: Cell(getattr(FOOTPRINTS[e.method], field) if e.method in FOOTPRINTS else None)
+    """Of the reading that a run takes, where it stores otherwise than the method does."""
+
+    def cell(e: Experiment) -> Cell:
+        found = FOOTPRINTS.get(f"{e.method} ({PRESETS.get(e.first.preset)})") or FOOTPRINTS.get(e.method)
+        return Cell(getattr(found, field) if found else None)
+
+    return cell
 
 
 SEEDS = Measure(Column("seeds", "{:g}".format), lambda e: Cell(len(e.runs)))
