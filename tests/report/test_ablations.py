@@ -101,7 +101,7 @@ def test_the_readings_of_the_fast_preset_stand_side_by_side(tmp_path):
     for method, preset in (("code-cl", "fast"), ("code-cl", "fast-own"), ("gpm", "fast"), ("gpm", "fast-official")):
         accuracy = SECOND if preset == "fast-own" else FIRST
         write_run(tmp_path / f"{method}-{preset}", method, accuracy, preset=preset, **asked)
-    write_run(tmp_path / "wide", "code-cl", FIRST, preset="fast-own", changes={"norm": "per-task"}, **asked)
+    write_run(tmp_path / "wide", "code-cl", FIRST, preset="fast-own", changes={"norm": "freeze"}, **asked)
     made = tables(tmp_path)
     (section,) = made["results"].sections
     assert section.title == "permuted-digits, preset fast, 2/5 tasks, whole schedule"
