@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from codecl.cli.main import main
 from codecl.report.names import slug
 from codecl.report.records import find_runs
 from codecl.report.render import FORMATS
@@ -128,3 +129,9 @@ def test_the_readme_has_the_numbers_of_split_cifar100():
     ahead = [acc["code-cl (own)"] - acc[other] for other in ("gpm", "code-cl")]
     sentence = "{:.1f} points ahead of GPM and {:.1f} ahead of the paper's reading".format(*ahead)
     assert sentence in " ".join(page.split())
+
+
+def test_the_recipes_of_all_records_can_be_run_again(capsys):
+    """One command remakes a number: no setting that a record names has gone."""
+    for recipe in sorted((Path(__file__).parents[2] / "results").rglob("recipe.toml")):
+        assert main(["run", str(recipe), "--dry-run"]) == 0, (recipe, capsys.readouterr().err)
