@@ -1,5 +1,6 @@
 """What was varied between runs is found and named, and the paper's numbers stand beside their own settings alone."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -191,3 +192,15 @@ def test_the_page_on_choosing_has_the_numbers_of_the_paper():
                 assert any(row[0] == f"{point['at']:g}" and row[1 + column] == acc for row in rows if len(row) == 4)
             else:
                 assert [f"{point['at']:g}", acc, text(*point["bwt"])] in rows
+
+
+def test_a_setting_that_is_newer_than_a_record_makes_no_other_experiment_of_it(tmp_path):
+    """What has come since then has a default that changes nothing."""
+    for seed in (0, 1):
+        write_run(tmp_path / f"{seed}", "code-cl", seed=seed)
+    old = tmp_path / "0" / "result.json"
+    record = json.loads(old.read_text())
+    assert record["settings"].pop("own_share") is None
+    old.write_text(json.dumps(record))
+    (line,) = lines(tables(tmp_path)["results"])
+    assert line["seeds"] == "2"

@@ -128,8 +128,12 @@ class Experiment:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """Every value that may be varied, by a name such as ``settings.aperture``."""
-        return _values(settings=self.first.settings, training=self.first.training, data=self.first.switches)
+        """Every value that may be varied, by a name such as ``settings.aperture``.
+
+        One that is newer than the record is what the recipe file has: a default that changed nothing as it came.
+        """
+        given = _values(settings=self.first.settings, training=self.first.training, data=self.first.switches)
+        return given | {key: value for key, value in self.usual.items() if key not in given}
 
     @cached_property
     def usual(self) -> dict[str, Any]:
