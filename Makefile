@@ -18,6 +18,10 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := src tests examples perf
 
+# Modules are compiled when they are first imported, not all of them when they are installed. Where the environment
+# forbids to keep what was compiled, every process would do it again, and the tests start hundreds.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help setup demo test quick soak fuzz docs build reproduction bench lint format clean
 
 help: ## list the targets
@@ -38,23 +42,22 @@ $(STAMP): pyproject.toml constraints.txt
 	  "$$found" -m venv --clear $(VENV); \
 	fi
 	@echo "installing into $(VENV) (a few minutes, once)"
-	@$(PIP) install -c constraints.txt hatchling editables
-	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	@$(PIP) install -c constraints.txt --no-compile hatchling editables
+	@$(PIP) install -c constraints.txt --no-compile --no-build-isolation -e '.[dev]'
 	@touch $@
 
 demo: $(STAMP) ## compare fine-tuning, GPM and CODE-CL on the embedded benchmark
 	@$(BIN)/codecl compare --methods finetune,gpm,code-cl --jobs 2 --out runs/demo --report $(ARGS)
 
-# One thread for each worker: several workers with a thread for every core each are slower than one. Tests start hundreds
-# of processes, which would compile the package each time where the environment forbids to write bytecode.
+# One thread for each worker: several workers with a thread for every core each are slower than one.
 test: $(STAMP) ## run the tests (WORKERS=2, ARGS=...)
-	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: $(STAMP) ## run the tests that take little time
-	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
 
 soak: $(STAMP) ## kill runs and fail their file-system calls, at every one (MINUTES=30)
-	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
 
 fuzz: $(STAMP) ## give every reader damaged and hostile files (SECONDS=60)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)

@@ -1,4 +1,4 @@
-"""Settings for every test: reproducible draws, one thread for each worker, and what ``make quick`` leaves out."""
+"""Settings for every test: reproducible draws, one thread for each worker, what comes first and what is left out."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 # A drawn case builds tensors, and its first call may load a library: time is not a sign of a bad test.
 settings.register_profile(
-    "usual", derandomize=True, deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
+    "usual", derandomize=True, deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("quick", settings.get_profile("usual"), max_examples=10)
 settings.register_profile("thorough", settings.get_profile("usual"), derandomize=False, max_examples=1000)
@@ -33,3 +33,9 @@ def pytest_ignore_collect(collection_path, config):
     """Files that are slow as a whole are not imported where they are left out: some import large libraries."""
     is_slow = is_quick(config) and collection_path.suffix == ".py" and SLOW_FILE.search(collection_path.read_text())
     return True if is_slow else None
+
+
+def pytest_collection_modifyitems(items):
+    """Files with slow tests come first: of two workers none is left alone with a long file at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)

@@ -90,6 +90,7 @@ def test_a_vision_transformer_on_digits(monkeypatch):
 def test_a_text_transformer_over_two_of_its_domains(monkeypatch):
     text = load("text_domains")
     monkeypatch.setattr(text, "DOMAINS", dict(list(text.DOMAINS.items())[:2]))
+    monkeypatch.setattr(text, "SENTENCES", 400)
     plain = text.learn_all(Method)
     protected = text.learn_all(CodeCL, aperture={"words*": 300.0, "*": 16.0}, free_dims=8)
     check_that_code_cl_keeps_what_fine_tuning_loses(plain, protected, learned=85)

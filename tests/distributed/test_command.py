@@ -35,7 +35,7 @@ def accuracy(run: Path) -> list[list[float | None]]:
 
 
 def test_a_killed_process_ends_the_run_with_a_message_and_it_resumes(tmp_path: Path) -> None:
-    epochs = ["--epochs", "60"]
+    epochs = ["--epochs", "16"]
     first, second = start([*RUN, *epochs, "--out", str(tmp_path / "two")])
     log = tmp_path / "two" / "log.jsonl"
     deadline = time.monotonic() + 120

@@ -1,7 +1,7 @@
 """Every method × every kind of layer × every kind of optimizer, on a tiny network: what all of them promise.
 
-A new layer type joins by one line in ``LAYERS``, a new method by one in ``METHODS``, an optimizer by one in
-``OPTIMIZERS``.
+An optimizer sees weights and not the layers they belong to: layers made of others are tried with two of them. A new
+layer type joins by one line in ``LAYERS``, a new method by one in ``METHODS``, an optimizer by one in ``OPTIMIZERS``.
 """
 
 from __future__ import annotations
@@ -113,6 +113,12 @@ OPTIMIZERS: dict[str, tuple[Callable[..., optim.Optimizer], dict[str, Any]]] = {
     "AdamW": (partial(optim.AdamW, lr=0.02), {}),
     "RMSprop": (partial(optim.RMSprop, lr=0.01), {"project": "both"}),
 }
+CASES = [
+    (layer, optimizer)
+    for layer in LAYERS
+    for optimizer in OPTIMIZERS
+    if not layer.startswith("Transformer") or optimizer in ("SGD with momentum", "AdamW")
+]
 
 
 class Body(nn.Module):
@@ -158,8 +164,7 @@ def learn(method: Method, optimizer: optim.Optimizer, data: list[tuple[Tensor, T
             optimizer.step(closure)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize(("layer", "optimizer"), CASES)
 @pytest.mark.parametrize("name", METHODS)
 def test_contract(name: str, layer: str, optimizer: str) -> None:
     make, holds = METHODS[name]

@@ -20,7 +20,7 @@ from codecl.training.check.setting import Make, loaded, network, same_weights, s
 from codecl.training.precision import autocast_forward
 from codecl.training.stream import Batch
 
-MANY, FEW = 300, 10
+MANY, FEW = 100, 10
 
 
 class Failure(Exception):
@@ -122,7 +122,7 @@ def check_half_precision_remembers_what_full_precision_does(make: Make) -> None:
 
 
 def check_a_switch_costs_the_same_after_many_tasks(make: Make) -> None:
-    """``with method.task(k)`` takes as many calls of functions after 300 tasks as after ten, give or take a half."""
+    """``with method.task(k)`` takes as many calls of functions after 100 tasks as after ten, give or take a half."""
     with seeded(0, "check", "many"):
         model = MultiHead(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6)), 6, 2)
     method = make(model)
