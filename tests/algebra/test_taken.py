@@ -20,8 +20,9 @@ def drawn(seed: int, n: int, d: int, rank: int, scale: float = 1.0) -> Tensor:
 
 
 def root(C: Tensor) -> Tensor:
+    """``C^½``; an eigenvalue that is 0 but for rounding, 1e-17, would be 3e-9 in it."""
     values, vectors = torch.linalg.eigh(C)
-    return (vectors * values.clamp(min=0).sqrt()) @ vectors.mT
+    return (vectors * values.where(values > 1e-14, 0.0).sqrt()) @ vectors.mT
 
 
 cases = {
