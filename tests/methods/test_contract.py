@@ -1,8 +1,8 @@
 """Every method × every kind of layer × every kind of optimizer, on a tiny network: what all of them promise.
 
-An optimizer sees weights and not the layers they belong to: layers that are much like another, or made of others, are tried
-with two of them. A new layer type joins by one line in ``LAYERS``, a new method by one in ``METHODS``, an optimizer by one
-in ``OPTIMIZERS``.
+An optimizer sees weights and not the layers they belong to: layers that are much like another, or made of others, are
+tried with two of them. A new layer type joins by one line in ``LAYERS``, a new method by one in ``METHODS``, an
+optimizer by one in ``OPTIMIZERS``.
 """
 
 from __future__ import annotations
