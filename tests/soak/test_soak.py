@@ -30,10 +30,10 @@ def soak(*arguments, code=("-m", "tests.soak")):
 
 
 def test_no_difference_after_kills_and_faults():
-    done = soak("--methods", "code-cl,hat,er", "--trials", "12")
+    done = soak("--methods", "code-cl,hat,er", "--trials", "6")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("soak: seed 0\n")
-    assert " 12 runs finished, 0 differences; first kills at 12 of the " in done.stdout.splitlines()[-1]
+    assert " 6 runs finished, 0 differences; first kills at 6 of the " in done.stdout.splitlines()[-1]
 
 
 def test_it_is_over_after_so_many_kills():
