@@ -377,3 +377,9 @@ def test_a_method_that_protects_nothing_accepts_everything():
 def test_a_layer_alone_is_a_model():
     table = survey(nn.Linear(3, 2))
     assert {row.name: row.role for row in table} == {"weight": "protected", "bias": "bias"}
+
+
+@pytest.mark.parametrize("protects", [True, False])
+def test_a_model_without_parameters_is_refused(protects):
+    with pytest.raises(ValueError, match=r"^ReLU has no parameters: there is nothing to learn\. Attach to a network\.$"):
+        survey(nn.ReLU(), protects=protects)

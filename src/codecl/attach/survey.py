@@ -115,6 +115,8 @@ def survey(
     for argument, names in {"heads": heads, "skip": skip, "added": added}.items():
         _check_names(model, argument, names)
     places, task_heads = _places(model), find_task_heads(model)
+    if not places and task_heads is None:
+        raise ValueError(f"{type(model).__name__} has no parameters: there is nothing to learn. Attach to a network.")
     heads = (*heads, *(task_heads.names if task_heads is not None else ()))
     protected: dict[str, ProtectedWeight] = {}
     rows = []
