@@ -12,7 +12,7 @@ from codecl import API, GPM, HAT, OWM, SGP, TRGP, TRGPSD, CodeCL, UncoveredWeigh
 from codecl.attach import capture_moments, survey
 from codecl.layers import base as kinds
 from codecl.layers import register
-from tests.attach.test_capture import gram
+from tests.attach.capture_cases import gram
 from tests.layers.cases import attached, memories, normal, redrawn, seeds
 from tests.layers.test_register import Conv1D, TransposedLinear
 

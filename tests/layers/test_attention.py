@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from codecl import UnseenUse
 from codecl.attach import Mixing, capture_moments
-from tests.attach.test_capture import gram
+from tests.attach.capture_cases import gram
 from tests.layers.attention_cases import Case, attentions, by_hand
 from tests.layers.cases import (
     attached,

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from codecl import GPM, CodeCL, UncoveredWeights, UnseenUse
 from codecl.attach import capture_moments, survey
-from tests.attach.test_capture import gram
+from tests.attach.capture_cases import gram
 from tests.layers.cases import attached, memory_of, normal, redrawn, seeds
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}

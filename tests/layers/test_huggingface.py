@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from codecl.attach import capture_moments
-from tests.attach.test_capture import gram
+from tests.attach.capture_cases import gram
 from tests.layers.cases import attached, normal, redrawn, seeds
 
 transformers = pytest.importorskip("transformers")

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from codecl import GPM
 from codecl.attach import capture_moments
-from tests.attach.test_capture import gram
+from tests.attach.capture_cases import gram
 from tests.layers.cases import attached, memories, mixings, normal, redrawn, seeds, weight_gradient
 from tests.layers.cases import effective as effective_weight
 

@@ -12,7 +12,7 @@ from codecl import GPM, UncoveredWeights
 from codecl.attach import capture_moments, survey
 from codecl.layers import base as kinds
 from codecl.layers import register_matrices
-from tests.attach.test_capture import gram
+from tests.attach.capture_cases import gram
 from tests.layers.cases import attached, normal, redrawn, seeds
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}

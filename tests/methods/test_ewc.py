@@ -1,7 +1,4 @@
-"""EWC: penalty and Fisher information against loops over inputs and numbers, in float64."""
-
-import random
-import weakref
+"""EWC: penalty and Fisher information against loops over inputs and numbers, in float64, and what the penalty does."""
 
 import pytest
 import torch
@@ -12,58 +9,12 @@ from torch import nn, optim
 from torch.testing import assert_close
 
 from codecl import MultiHead, check_method
-from codecl.method.state import ForeignState
 from codecl.methods.ewc import EWC, Quadratic
 from codecl.training.check import CHECKS
 from codecl.training.engine import Plan, Trainer
 from codecl.training.stream import Stream, Task, Tensors
 from tests.methods.cases import CLASSES, mlp, seeded, task_data
-
-SHARED = ["first.weight", "first.bias", "norm.weight", "norm.bias", "second.weight", "second.bias"]
-
-
-def train(method, batches, epochs=2, lr=0.05, **settings):
-    optimizer = optim.SGD(method.model.parameters(), lr=lr, **settings)
-    method.guard(optimizer)
-    losses = []
-    for _ in range(epochs):
-        for x, y in batches:
-
-            def closure(x=x, y=y):
-                optimizer.zero_grad()
-                loss = F.cross_entropy(method.model(x), y)
-                loss.backward()
-                return loss
-
-            losses.append(float(optimizer.step(closure).detach()))
-    return losses
-
-
-def fisher_by_hand(model, batches, size):
-    """``(1/N) Σ_b n_b g_b²`` for each number of each shared parameter."""
-    X, y = torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
-    F_of = {name: torch.zeros_like(model.get_parameter(name)) for name in SHARED}
-    for begin in range(0, len(X), size):
-        part = slice(begin, begin + size)
-        model.zero_grad()
-        F.cross_entropy(model(X[part]), y[part]).backward()
-        for name in SHARED:
-            gradient = model.get_parameter(name).grad.flatten().tolist()
-            for k, g in enumerate(gradient):
-                F_of[name].view(-1)[k] += len(X[part]) * g * g / len(X)
-    model.zero_grad()
-    return F_of
-
-
-def penalty_by_hand(model, terms, strength):
-    """``λ/2 Σ_t Σ F_t (θ − θ_t*)²``, number by number; ``terms`` are pairs ``F_t``, ``θ_t*``."""
-    total = 0.0
-    for F_t, anchor in terms:
-        for name in SHARED:
-            theta = model.get_parameter(name).flatten().tolist()
-            for f, now, then in zip(F_t[name].flatten().tolist(), theta, anchor[name].flatten().tolist(), strict=True):
-                total += strength / 2 * f * (now - then) ** 2
-    return total
+from tests.methods.ewc_reference import SHARED, fisher_by_hand, penalty_by_hand, train
 
 
 @pytest.mark.parametrize("fisher", ["mean", "sum", "online"])
@@ -133,53 +84,6 @@ def test_clipping_begins_with_the_penalty():
         method.end_task(batch)
 
 
-class Noisy(nn.Module):
-    """Dropout, and a norm with running statistics."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.norm, self.drop, self.b = (
-            nn.Linear(8, 6),
-            nn.BatchNorm1d(6),
-            nn.Dropout(0.5),
-            nn.Linear(6, CLASSES),
-        )
-
-    def forward(self, x):
-        return self.b(self.drop(self.norm(self.a(x)).relu()))
-
-
-@pytest.mark.parametrize("mode", ["eval", "train"])
-def test_measuring_leaves_no_trace_and_is_the_same_again(mode):
-    torch.manual_seed(0)
-    model = Noisy().double()
-    model.drop.eval()
-    flags = [module.training for module in model.modules()]
-    measured = []
-    for seed in (0, 0, 1):
-        method = EWC(model, fisher_mode=mode, fisher_batch=4, seed=seed)
-        method.begin_task(0)
-        kept, states = {k: v.clone() for k, v in model.state_dict().items()}, (torch.get_rng_state(), random.getstate())
-        method.end_task(task_data(0, n=10))
-        assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())
-        assert torch.equal(torch.get_rng_state(), states[0])
-        assert random.getstate() == states[1]
-        assert [module.training for module in model.modules()] == flags
-        assert all(parameter.grad is None for parameter in model.parameters())
-        measured.append(method.memory["a.weight"].F)
-        method.detach()
-    assert torch.equal(measured[0], measured[1])
-    assert torch.equal(measured[0], measured[2]) == (mode == "eval")
-    model.train(mode == "train")
-    model.drop.p = 0.0
-    method = EWC(model, fisher_mode=mode, fisher_batch=50)
-    method.begin_task(0)
-    x, y = task_data(0, n=10, batch=10)[0]
-    gradient = torch.autograd.grad(F.cross_entropy(model(x), y), model.a.weight)[0]
-    method.end_task([(x, y)])
-    assert_close(method.memory["a.weight"].F, gradient**2)
-
-
 def test_heads_and_what_is_skipped_are_not_held():
     method = EWC(mlp(), heads=["head"], skip=["norm"])
     assert list(method.shared) == [name for name in SHARED if not name.startswith("norm")]
@@ -210,39 +114,6 @@ def test_the_penalty_pulls_back_what_mattered():
     assert (model.first.weight - before).abs()[F_of > F_of.median()].max() < 1e-3
 
 
-def test_memory_weighs_two_copies_and_survives_saving():
-    model = mlp(dtype=torch.float32)
-    method = EWC(model, heads=["head"], fisher="sum")
-    for task in range(3):
-        method.begin_task(task)
-        train(method, task_data(task, dtype=torch.float32))
-        method.end_task(task_data(task, dtype=torch.float32))
-    numbers = sum(model.get_parameter(name).numel() for name in SHARED)
-    heads = 3 * sum(p.numel() for p in model.head.parameters())
-    assert method.bytes()["memory"] == (2 * numbers + heads) * 4
-    fresh = EWC(mlp(dtype=torch.float32), heads=["head"], fisher="sum")
-    fresh.model.load_state_dict(model.state_dict())
-    fresh.load_state_dict(method.state_dict())
-    with torch.no_grad():
-        for one, other in zip(model.parameters(), fresh.model.parameters(), strict=True):
-            one += 0.1
-            other += 0.1
-    assert torch.equal(fresh.penalty(), method.penalty())
-    assert float(method.penalty().detach()) > 0
-
-
-def test_a_state_of_another_model_is_refused():
-    method = EWC(mlp(), heads=["head"])
-    method.begin_task(0)
-    method.end_task(task_data(0))
-    state = method.state_dict()
-    with pytest.raises(ForeignState, match=r"the state holds .*norm.bias.*; this model shares"):
-        EWC(mlp(norm=False), heads=["head"]).load_state_dict(state)
-    state["memory"]["penalty"]["first.bias"]["F"] = torch.zeros(3)
-    with pytest.raises(ForeignState, match=r"'first.bias' is \[16\] here and \[3\] in the state"):
-        method.load_state_dict(state)
-
-
 @pytest.mark.parametrize("seen", [True, False])
 def test_early_stopping_sees_the_penalty_if_it_is_to(seen):
     parts = [[Tensors(*batch) for batch in task_data(task, n=24, batch=8, dtype=torch.float32)] for task in range(2)]
@@ -271,62 +142,6 @@ def test_the_sum_of_two_quadratics_is_one_where_nothing_holds_too():
     both, x = one + two, torch.tensor([0.5, -1.0, 9.0])
     assert both.anchor.tolist() == [4.0, 6.0, 7.0]
     assert float(both(x)) == pytest.approx(float(one(x) + two(x)))
-
-
-def test_no_more_than_a_batch_or_two_is_held_at_a_time():
-    alive = weakref.WeakSet()
-    most = []
-
-    def loader():
-        for x, y in task_data(0, n=80, batch=4):
-            x = x.clone()
-            alive.add(x)
-            most.append(len(alive))
-            yield x, y
-
-    method = EWC(mlp(), heads=["head"], fisher_batch=8)
-    method.begin_task(0)
-    method.end_task(loader())
-    assert len(most) == 20
-    assert max(most) <= 4
-
-
-def test_fewer_samples_are_the_first_batches():
-    found = []
-    for samples, batches in ((9, task_data(0, n=40)), (None, task_data(0, n=40)[:2])):
-        method = EWC(mlp(), heads=["head"], samples=samples)
-        method.begin_task(0)
-        method.end_task(batches)
-        found.append(method.memory)
-    for name, one in found[0].items():
-        assert torch.equal(one.F, found[1][name].F)
-
-
-class Text(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words, self.out = nn.Embedding(9, 4), nn.Linear(4, 3)
-
-    def forward(self, tokens):
-        return self.out(self.words(tokens).mean(1))
-
-
-def test_texts_padded_batch_by_batch():
-    torch.manual_seed(0)
-    model = Text().double()
-    batches = [(torch.randint(0, 9, (n, length)), torch.randint(0, 3, (n,))) for n, length in ((3, 5), (4, 7), (2, 7))]
-    method = EWC(model, fisher_batch=1)
-    method.begin_task(0)
-    method.end_task(batches)
-    fisher = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
-    for tokens, labels in batches:
-        for one, label in zip(tokens, labels, strict=True):
-            model.zero_grad()
-            F.cross_entropy(model(one[None]), label[None]).backward()
-            for name, p in model.named_parameters():
-                fisher[name] += p.grad**2 / 9
-    for name, value in fisher.items():
-        assert_close(method.memory[name].F, value)
 
 
 @pytest.mark.parametrize(
