@@ -99,3 +99,12 @@ def test_a_share_is_a_share(share):
 def test_a_negation_is_refused():
     with pytest.raises(ValueError, match="takes from every row"):
         taken_factor(Conceptor.identity(2), Moments.of(torch.ones(1, 2)))
+
+
+@pytest.mark.parametrize("share", [0.99, 1.0])
+def test_rounding_of_rows_beside_the_memory_is_no_direction(share):
+    Q = torch.linalg.qr(drawn(0, 40, 40, 40))[0].float()
+    memory, beside = Conceptor.fit(drawn(1, 30, 20, 20).float() @ Q[:, :20].mT, 6.0), drawn(2, 30, 20, 20).float()
+    X = beside @ Q[:, 20:].mT
+    assert torch.linalg.norm(X.double() @ memory.dense()) > 0  # in float32 they are not quite beside it
+    assert taken_factor(memory, Moments.of(X), share).shape == (0, 40)

@@ -176,3 +176,9 @@ def test_a_model_without_parameters_is_refused(protects):
         ValueError, match=r"^ReLU has no parameters: there is nothing to learn\. Attach to a network\.$"
     ):
         survey(nn.ReLU(), protects=protects)
+
+
+@pytest.mark.parametrize(("model", "given"), [(None, "None"), (nn.Linear, "the class Linear: make one first")])
+def test_what_is_no_network_is_refused(model, given):
+    with pytest.raises(TypeError, match=rf"^a method is attached to a network, an nn\.Module; got {given}\.$"):
+        CodeCL(model)

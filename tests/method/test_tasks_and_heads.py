@@ -1,5 +1,6 @@
 """The network as each task knows it: effective weights, heads, norms and biases, by name or number."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn, optim
@@ -248,3 +249,16 @@ def test_fine_tuning_keeps_heads_and_nothing_else():
         with method.task(task):
             assert torch.equal(method.model.head.weight, head)
     assert method.bytes()["memory"] == 3 * (6 * 3 + 3) * 8
+
+
+def test_names_of_tasks_are_plain_in_every_state(tmp_path):
+    method = Method(nn.Linear(8, 2))
+    for t in (*np.arange(2), np.str_("third")):
+        method.begin_task(t, [X.float()])
+        method.end_task([X.float()])
+    torch.save(method.state_dict(), tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt", weights_only=True)["tasks"] == [0, 1, "third"]
+    with method.task(np.int64(1)):
+        pass
+    with pytest.raises(TypeError, match=r"^a task has a string or a whole number for a name; got 1\.5\.$"):
+        method.begin_task(1.5, [X.float()])

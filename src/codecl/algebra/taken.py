@@ -31,7 +31,7 @@ def taken_factor(C: Conceptor, new: Moments, share: float = 1.0) -> Tensor:
     half = C.basis * C.singular_values.sqrt()  # C^½ = half · basisᵀ
     if not C.rank:
         return half.mT
-    V, sigma = new.through(half).spectrum()
+    V, sigma = new.through(half).spectrum(reference=new.largest)  # beside the rows themselves, noise is no direction
     enough = len(sigma)
     if share < 1 and enough:
         held = sigma.square().cumsum(0)

@@ -306,7 +306,10 @@ _WRAPPERS = {
 
 
 def refuse_wrappers(model: nn.Module) -> None:
-    """Refuse a model that is, or contains, a wrapper in which nothing can be protected."""
+    """Refuse what is no module, and a model that is, or contains, a wrapper in which nothing can be protected."""
+    if not isinstance(model, nn.Module):
+        given = f"the class {model.__name__}: make one first" if isinstance(model, type) else f"{model!r:.80}"
+        raise TypeError(f"a method is attached to a network, an nn.Module; got {given}.")
     for name, module in model.named_modules():
         for base in type(module).__mro__:
             if base.__module__.startswith("torch.") and (reason := _WRAPPERS.get(base.__name__)):

@@ -5,8 +5,8 @@ Without stored conceptors the heads decide alone: the task whose output has the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from codecl.method.method import Method
 
 AUTO = "auto"
+Patch = Callable[[], Callable[[], None]]
+"""Puts something on the model, and returns what takes it off."""
 
 
 class Prediction(NamedTuple):
@@ -64,8 +66,14 @@ def task_outputs(method: Method, batch: Any, forward: Forward) -> list[Tensor]:
 
 
 def sureness(outputs: Sequence[Tensor]) -> Tensor:
-    """The negative entropy of the output of every task, ``[inputs, tasks]``."""
-    return torch.stack([-torch.special.entr(output.softmax(-1)).sum(-1) for output in outputs], -1)
+    """The negative entropy of the output of every task over that of a guess, ``[inputs, tasks]``.
+
+    Heads of few classes would be surer than heads of many without having learned anything. A class whose output is −∞
+    is none.
+    """
+    guess = [(output > -torch.inf).sum(-1).clamp(min=2).log() for output in outputs]
+    entropy = [torch.special.entr(output.softmax(-1)).sum(-1) for output in outputs]
+    return torch.stack([-e / g for e, g in zip(entropy, guess, strict=True)], -1)
 
 
 def decide(scores: Tensor, together: bool) -> Tensor:
@@ -121,6 +129,9 @@ def inferring(method: Method) -> Iterator[None]:
             f"a model in shards shows one task on all processes: task({AUTO!r}) would show another on each. Ask "
             "predict(batch), or infer_task(batch) on all of them."
         )
+    if method.inferring is not None:
+        yield
+        return
     original = method.model.forward
 
     def call(model: nn.Module, batch: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
@@ -131,11 +142,28 @@ def inferring(method: Method) -> Iterator[None]:
         with method.per_task.showing(task):
             return original(*args, **kwargs)
 
-    restore = patch([(method.model, "forward", forward)])
+    with _switched(method, lambda: patch([(method.model, "forward", forward)])):
+        yield
+
+
+def told(method: Method) -> AbstractContextManager[None]:
+    """Inside this context nothing is inferred: a task that is told wins over the one that a call would infer."""
+    return _switched(method, None)
+
+
+@contextmanager
+def _switched(method: Method, on: Patch | None) -> Iterator[None]:
+    """Inside this context the model has the patch ``on`` in place of an outer one of this kind."""
+    outer, method.inferring = method.inferring, None
+    if outer is not None:
+        outer[1]()
+    method.inferring = None if on is None else (on, on())
     try:
         yield
     finally:
-        restore()
+        if method.inferring is not None:
+            method.inferring[1]()
+        method.inferring = None if outer is None else (outer[0], outer[0]())
 
 
 @torch.no_grad()
@@ -143,7 +171,14 @@ def _output(method: Method, batch: Any, task: int, forward: Forward) -> Tensor:
     """What the network of the task at a position answers, in evaluation mode, ``[inputs, classes]``."""
     with method.per_task.showing(task), evaluating(method.model), untouched_randomness():
         output = forward(method.model, batch)
-    return output if isinstance(output, Tensor) else output.logits
+    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if not isinstance(logits, Tensor) or logits.ndim > 2:
+        found = f"{list(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(output).__name__}"
+        raise TypeError(
+            f"tasks and classes are read from outputs [inputs, classes]; the model returned {found}. Give the method a "
+            "forward=, how a batch becomes a call, that returns such outputs."
+        )
+    return logits
 
 
 def _check_batch(batch: Any) -> None:

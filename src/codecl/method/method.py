@@ -6,6 +6,7 @@ A user calls ``guard``, ``begin_task``, ``end_task``, ``task``, ``export``, ``st
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain
@@ -35,7 +36,7 @@ from codecl.method.gradients import Loss, add_gradients, cross_entropy_with_seco
 from codecl.method.groups import unwrapped
 from codecl.method.guard import Closure, Project
 from codecl.method.guards import Guards
-from codecl.method.inference import AUTO, Prediction, infer, inferring, novelty, predict
+from codecl.method.inference import AUTO, Patch, Prediction, infer, inferring, novelty, predict, told
 from codecl.method.memory_summary import summary
 from codecl.method.per_task import PerTask
 from codecl.method.promise import Promise
@@ -149,6 +150,8 @@ class Method:
         self.notes: dict[str, dict[str, Any]] = {}
         """Plain numbers about weights and the task begun last, for ``memory_summary``."""
         self.is_learning = False
+        self.inferring: tuple[Patch, Callable[[], None]] | None = None
+        """What makes the model infer tasks inside ``task("auto")``, and what takes it off again."""
         self._batch: Any = None
         self._uses_checked = False
         self._warned_full: set[str] = set()
@@ -201,6 +204,7 @@ class Method:
         self._check_attached()
         if self.is_learning:
             raise RuntimeError(f"task {self.tasks[-1]!r} was begun and not ended: call end_task(loader) first.")
+        task = task_name(task)
         if task == AUTO:
             raise ValueError(f"{AUTO!r} means the task that is inferred: give the new task another name.")
         if task in self.tasks:
@@ -278,14 +282,20 @@ class Method:
         With ``"auto"`` every call of the model answers as the task that the inputs of the call belong to together.
         """
         self._check_attached()
-        with inferring(self) if task == AUTO else self.per_task.showing(self._position(task)):
-            yield
+        if task == AUTO:
+            with inferring(self):
+                yield
+        else:
+            with told(self), self.per_task.showing(self._position(task)):
+                yield
 
     def export(self, task: Task, into: nn.Module | None = None) -> nn.Module:
         """A plain copy of the model as ``task`` knows it, with its effective weights baked in; it needs no codecl.
 
         ``into`` is a model of the same architecture to fill in place of a copy, as models in shards need it.
         """
+        if task == AUTO:
+            raise ValueError(f"a plain model infers nothing: export one of the tasks {self.tasks}, not {AUTO!r}.")
         with self.task(task), self._bare():
             plain = plain_copy(self, into)
             for weight in self.weights.values():
@@ -591,6 +601,8 @@ class Method:
         """Look at one batch before anything is learned: what could not be protected later is refused now."""
         if batches := peek(loader):
             self.check_uses(batches)
+            if self.evidence is not None:
+                self.evidence.check(self, batches[0])
 
     def _position(self, task: Task) -> int:
         if task in self.tasks:
@@ -648,3 +660,13 @@ class Method:
     def _check_attached(self) -> None:
         if not self._attached:
             raise RuntimeError("this method was detached from its model: attach a new one.")
+
+
+def task_name(task: Any) -> Task:
+    """``task`` as a plain string or integer, which every saved state can hold."""
+    if isinstance(task, str):
+        return str(task)
+    try:
+        return operator.index(task)
+    except TypeError:
+        raise TypeError(f"a task has a string or a whole number for a name; got {task!r:.80}.") from None

@@ -69,6 +69,14 @@ def check_state(state: Any, method: Method) -> None:
         raise ForeignState(f"the state is incomplete: it lacks {sorted(missing)}.")
     if state["method"] != method.name:
         raise ForeignState(f"the state is of method {state['method']!r}, this one is {method.name!r}.")
+    if (method.evidence is None) != ("evidence" not in state):
+        has, made = ("no", "with") if method.evidence is not None else ("the", "without")
+        raise ForeignState(
+            f"the state holds {has} evidence that tells its tasks apart, and this method was made {made} evidence=: "
+            f"make it {'without' if made == 'with' else 'with'}."
+        )
+    if not _is_finite([state["per_task"], state["effective"]]):
+        raise ForeignState("the state holds NaN or infinite values among the heads, norms and weights of its tasks.")
     _check_shapes("the state is of another model ([g, o, d] of weights)", _weights(method), state["weights"])
     begun, learned = len(state["tasks"]), len(state["tasks"]) - bool(state["learning"])
     if len(state["effective"]) != begun or len(state["per_task"]) != learned:
@@ -103,6 +111,14 @@ def _check_shapes(what: str, here: Shapes, theirs: Shapes) -> None:
     if differences:
         more = f"; and {len(differences) - 6} more" if len(differences) > 6 else ""
         raise ForeignState(f"{what}: {'; '.join(differences[:6])}{more}.")
+
+
+def _is_finite(state: Any) -> bool:
+    """Whether all tensors in nested containers are."""
+    if isinstance(state, Tensor):
+        return bool(torch.isfinite(state).all())
+    values = state.values() if isinstance(state, Mapping) else state if isinstance(state, (list, tuple)) else ()
+    return all(_is_finite(value) for value in values)
 
 
 def size(state: Any) -> int:

@@ -8,7 +8,7 @@ first task: one forward pass serves all tasks, and methods that protect the shar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -64,9 +64,11 @@ class TaskEvidence:
             stored = self._factors(method, batches, scale)
             calibration = self._factors(method, known, scale) if held_out else stored
             own = self._by_weight(method, held_out or batches, scale, [calibration], method.forward)
+        if not own:
+            raise self._none_sees()
         total = sum(_standardised(of_weight[:, 0]) for of_weight in own.values())
         return scale, {
-            "factors": stored,
+            "factors": {name: stored[name] for name in own},
             "mean": {name: float(e.mean()) for name, e in own.items()},
             "std": {name: float(_spread(e)) for name, e in own.items()},
             "least": float(torch.as_tensor(total).quantile(UNLIKELY)),
@@ -80,7 +82,7 @@ class TaskEvidence:
     def scores(self, method: Method, batch: Any, forward: Forward) -> Tensor:
         """How much speaks for each task, ``[inputs, tasks]``: the log densities per dimension of all weights."""
         evidence = self._stored_evidence(method, batch, forward)
-        return torch.stack([of_weight / self.weights[name].shape[2] for name, of_weight in evidence.items()]).sum(0)
+        return torch.stack([of_weight / self._dimensions(name) for name, of_weight in evidence.items()]).sum(0)
 
     def is_new(self, method: Method, batch: Any) -> Tensor:
         """Whether each input is less likely under every task than almost all inputs of that task, ``[inputs]``."""
@@ -90,6 +92,11 @@ class TaskEvidence:
             parts = [(e[:, t] - task["mean"][name]) / task["std"][name] for name, e in evidence.items()]
             new.append(~(torch.stack(parts).sum(0) >= task["least"]))  # NaN is new to all
         return torch.stack(new).all(0)
+
+    def check(self, method: Method, batch: Any) -> None:
+        """Refuse, before anything is learned, a network of which no weight tells the inputs of a batch apart."""
+        if not self._per_input(method, batch, method.forward, lambda _, kind, x: torch.zeros(kind.inputs(x))):
+            raise self._none_sees()
 
     def state(self) -> dict[str, Any]:
         """Nested containers of tensors and numbers."""
@@ -131,24 +138,56 @@ class TaskEvidence:
     ) -> dict[str, Tensor]:
         """The mean evidence of the rows of each input for each of ``tasks``, ``[inputs, tasks]`` by weight."""
         conceptors = [{n: [Conceptor(F.to(WORKING_DTYPE)) for F in Fs] for n, Fs in task.items()} for task in tasks]
-        found: dict[str, list[Tensor]] = {}
-        expected = sum(inputs_in(batch) or 1 for batch in batches)
+        known = [name for name in self.weights if name in scale and all(name in task for task in conceptors)]
+
+        def judge(name: str, kind: LayerKind, x: Any) -> Tensor:
+            n, total = kind.inputs(x), torch.zeros(())
+            for i, rows in enumerate(kind.rows(x)):
+                some = _some_rows(rows, n)
+                each = [log_density(task[name][i], APERTURE / scale[name], some) for task in conceptors]
+                total = total + torch.stack(each, 1).reshape(n, -1, len(each)).mean(1)
+            return total
+
+        found = [self._per_input(method, batch, forward, judge, known) for batch in batches]
+        return {
+            name: torch.cat([of_batch[name] for of_batch in found])
+            for name in known
+            if all(name in of_batch for of_batch in found)
+        }
+
+    def _per_input(
+        self,
+        method: Method,
+        batch: Any,
+        forward: Forward,
+        judge: Callable[[str, LayerKind, Any], Tensor],
+        names: Iterable[str] | None = None,
+    ) -> dict[str, Tensor]:
+        """What ``judge`` finds in each input of a batch, by weight, the mean over the weight's calls.
+
+        A weight that is called with anything but the inputs of the batch, one by one, is left out.
+        """
+        wanted = self.weights if names is None else {name: self.weights[name] for name in names}
+        calls: dict[str, list[Tensor]] = {}
 
         def add(weight: ProtectedWeight, kind: LayerKind, x: Any) -> None:
-            name = weight.name
-            if name not in scale or not all(name in task for task in conceptors):
-                return
-            for piece in kind.split(x):
-                n, total = kind.inputs(piece), torch.zeros(())
-                for i, rows in enumerate(kind.rows(piece)):
-                    some = _some_rows(rows, n)
-                    each = [log_density(task[name][i], APERTURE / scale[name], some) for task in conceptors]
-                    total = total + torch.stack(each, 1).reshape(n, -1, len(each)).mean(1)
-                found.setdefault(name, []).append(total)
+            of_call = torch.cat([judge(weight.name, kind, piece) for piece in kind.split(x)])
+            calls.setdefault(weight.name, []).append(of_call)
 
-        listen(method.model, self.weights, batches, add, forward)
-        whole = {name: torch.cat(several) for name, several in found.items()}
-        return {name: evidence for name, evidence in whole.items() if len(evidence) == expected}
+        listen(method.model, wanted, [batch], add, forward)
+        n = inputs_in(batch) or 1
+        return {name: torch.stack(c).mean(0) for name, c in calls.items() if all(len(one) == n for one in c)}
+
+    def _dimensions(self, name: str) -> int:
+        """Of all inputs of a weight, those of its ``g`` matrices together."""
+        g, _, d = self.weights[name].shape
+        return g * d
+
+    def _none_sees(self) -> ValueError:
+        return ValueError(
+            f"evidence: none of {list(self.weights)} is called with the inputs of a batch one by one, so that nothing "
+            "tells them apart. Give evidence= the names of other weights, or leave it out."
+        )
 
 
 @contextmanager

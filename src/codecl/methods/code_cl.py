@@ -202,6 +202,13 @@ class CodeCL(Method):
         self._protect()
 
     def effective_weight(self, name: str, state: Mapping[str, Any]) -> EffectiveWeight:
+        if ("F" in state) != (self.own_share is not None):
+            kinds = "own weights B F", "mixtures M"
+            theirs, ours = kinds if "F" in state else kinds[::-1]
+            raise ForeignState(
+                f"'{name}' has {theirs} in the state, and {ours} here: make the method in the same reading "
+                "(own_share), CodeCL.own or CodeCL.paper."
+            )
         if self.own_share is None:
             return super().effective_weight(name, state)
         (g, o, d), F, B = self.weights[name].shape, state["F"], state["B"]
