@@ -166,3 +166,15 @@ def test_a_run_that_is_not_finished_has_no_network_to_export(path, tmp_path, cap
         2,
         f"codecl: {tmp_path} has no final.ckpt: the run is not finished. To go on: codecl run --resume {tmp_path}\n",
     )
+
+
+def test_a_finished_run_without_its_network_says_how_to_get_it_back(path, tmp_path, capsys):
+    for name in ("recipe.toml", "log.jsonl", "result.json"):
+        (tmp_path / name).write_text((path / name).read_text())
+    code, _, err = command(capsys, "export", tmp_path, "--out", "a.pt2")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"codecl: {tmp_path} has its result but no final.ckpt: the trained network is gone.")
+    assert err.endswith(f"codecl run {tmp_path / 'recipe.toml'} --out {tmp_path} --restart\n")
+    code, out, _ = command(capsys, "run", "--resume", tmp_path)
+    assert code == 0
+    assert out.endswith(f"{tmp_path}/result.json, log.jsonl, recipe.toml\n")

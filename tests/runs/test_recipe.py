@@ -246,7 +246,9 @@ def test_the_own_reading_is_the_papers_but_for_what_it_names(monkeypatch):
     assert (own.training["lr"], own.settings["aperture"]) == (0.3, 3.0)
     assert make_recipe({"preset": "paper"}, {}).settings["aperture"] == 6.0
     for preset in ("own", "fast-own"):
-        with pytest.raises(UsageError, match=f"^gpm has no preset '{preset}': it is read as paper, official.$"):
+        with pytest.raises(
+            UsageError, match=f"^gpm has no preset '{preset}': it has paper, official, fast, fast-official.$"
+        ):
             make_recipe({"method": "gpm", "preset": preset}, {})
 
 

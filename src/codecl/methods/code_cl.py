@@ -80,7 +80,8 @@ class CodeCL(Method):
                     its inputs, whatever ``free_dims``, ``overlap`` and ``tolerance`` are; None: these say what is freed
     samples         how many inputs a conceptor is fitted to, in whole batches; None for all
     before          under which weights the new inputs are seen: ``previous`` task's effective ones, or ``shared``
-    after           under which weights the learned inputs are seen: ``shared``, or the task's ``effective`` ones
+    after           under which weights the learned inputs are seen: ``shared``, or the task's ``effective`` ones; with
+                    ``shared``, what lies behind a layer that freed directions is held less firmly for this task
     replace         the shared component is replaced by the mixture, ``W − W U Uᵀ + W U M Uᵀ``, not added to
     random_start    M starts uniform in ±1/√K, not at zero
     hold            a replaced component gives the weight of a Linear layer no gradient

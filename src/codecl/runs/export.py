@@ -21,7 +21,7 @@ from codecl.files import write_atomically
 from codecl.methods import Method
 from codecl.networks.multihead import MultiHead
 from codecl.runs.recipe import Recipe
-from codecl.runs.records import Result
+from codecl.runs.records import RECIPE, Result
 from codecl.runs.run import make_method
 from codecl.runs.rundir import FINAL, RunDirectory
 from codecl.runs.typed import Whole, check, keys
@@ -74,8 +74,13 @@ class TrainedRun:
 def open_run(path: Path, trust: bool = False) -> TrainedRun:
     directory = RunDirectory(path, trust)
     recipe, result = directory.recipe(), directory.result()
-    if result is None or not (path / FINAL).exists():
+    if result is None:
         raise UsageError(f"{path} has no {FINAL}: the run is not finished. To go on: codecl run --resume {path}")
+    if not (path / FINAL).exists():
+        raise UsageError(
+            f"{path} has its result but no {FINAL}: the trained network is gone. To train it again from the beginning: "
+            f"codecl run {path / RECIPE} --out {path} --restart"
+        )
     with refusing(f"{path / FINAL} cannot be used: ", RuntimeError, KeyError, TypeError, AttributeError):
         final = checkpoint.load(path / FINAL)
         check("it", final, dict)
