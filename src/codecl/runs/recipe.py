@@ -94,8 +94,8 @@ def make_recipe(asked: Mapping[str, Any], changes: Mapping[str, Any], epochs: in
         raise UsageError(unknown_name("preset", recipe.preset, PRESETS))
     method, switches = find_method(recipe.method), find_benchmark(recipe.benchmark).switches
     if (reading := PRESETS[recipe.preset]) not in method.presets:
-        known = [name for name, of_method in PRESETS.items() if of_method in method.presets]
-        raise UsageError(f"{recipe.method} has no preset {recipe.preset!r}: it has {', '.join(known)}.")
+        has = [name for name, of_method in PRESETS.items() if of_method in method.presets]
+        raise UsageError(f"{recipe.method} has no preset {recipe.preset!r}: it has {', '.join(has)}.")
     published = _published(recipe.benchmark, recipe.method, recipe.preset)
     settings, plan = setting_defaults(method), _plan_defaults()
     training = plan | published["training"] | recipe.training
