@@ -175,6 +175,3 @@ def test_a_finished_run_without_its_network_says_how_to_get_it_back(path, tmp_pa
     assert (code, err.count("\n")) == (2, 1)
     assert err.startswith(f"codecl: {tmp_path} has its result but no final.ckpt: the trained network is gone.")
     assert err.endswith(f"codecl run {tmp_path / 'recipe.toml'} --out {tmp_path} --restart\n")
-    code, out, _ = command(capsys, "run", "--resume", tmp_path)
-    assert code == 0
-    assert out.endswith(f"{tmp_path}/result.json, log.jsonl, recipe.toml\n")

@@ -24,10 +24,10 @@ from codecl.runs.events import NoticeEvent
 from codecl.runs.processes import is_first, joined
 from codecl.runs.progress import print_json
 from codecl.runs.recipe import Recipe, read_recipe, refuse_foreign
-from codecl.runs.records import LOG, RECIPE, RESULT, Result
+from codecl.runs.records import Result
 from codecl.runs.run import follow, run
 from codecl.runs.run_many import run_name
-from codecl.runs.rundir import FINAL, RunDirectory
+from codecl.runs.rundir import RunDirectory
 from codecl.text import duration, size
 
 NOT_RECIPE = ("command", "resume", "restart", "dry_run", "track", "data_dir", "quiet", "json", "trust", "accept")
@@ -122,5 +122,5 @@ def _summary(result: Result, path: Path) -> str:
         f"{unnamed}training {seconds['train']}, between tasks {seconds['between_tasks']}, "
         f"evaluation {seconds['evaluate']}; "
         f"memory {size(result.bytes['memory'])}\n"
-        f"{path}/{', '.join(name for name in (RESULT, LOG, RECIPE, FINAL) if (path / name).exists())}"
+        f"{path}/result.json, log.jsonl, recipe.toml, final.ckpt"
     )
