@@ -125,8 +125,10 @@ def _learned(weight: ProtectedWeight, W: Tensor) -> Tensor:
 
 
 def _cheaper_on_inputs(weight: ProtectedWeight, x: Any) -> bool:
-    """Fewer rows than outputs, and nothing that would round the rows before they are projected."""
-    if not isinstance(x, Tensor) or x.dtype != weight.parameter.dtype or torch.is_autocast_enabled(x.device.type):
+    """Fewer rows than outputs, of the dtype of the weight, or of any that autocast would give both."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        return False
+    if x.dtype != weight.parameter.dtype and not torch.is_autocast_enabled(x.device.type):
         return False
     if weight.twins or (weight.change is not None and not weight.change.on_inputs):
         return False
@@ -141,13 +143,14 @@ def _cheaper_on_inputs(weight: ProtectedWeight, x: Any) -> bool:
 def _on_inputs(weight: ProtectedWeight, kind: LayerKind, x: Tensor) -> Tensor:
     """``W`` on changed rows, its gradient from projected rows."""
     W = weight.stack(kind.value).squeeze(0)  # indexing would copy the gradient
-    rows = x.reshape(-1, x.shape[-1])
-    X, more = weight.rows(rows), weight.change.outputs(rows) if weight.change is not None else None
+    rows = x.reshape(-1, x.shape[-1]).to(W.dtype)  # what is projected must not be rounded afterwards
+    with unrounded(rows):
+        X, more = weight.rows(rows), weight.change.outputs(rows) if weight.change is not None else None
     if (projection := weight.gradient_projection) is not None:
         Y = projected_linear(X, W, kind.bias, projection, weight.deliver)
     else:
         Y = nn.functional.linear(X, W, kind.bias)
-    Y = Y if more is None else Y + more
+    Y = Y if more is None else Y + more.to(Y.dtype)
     return Y.reshape(*x.shape[:-1], Y.shape[-1])
 
 

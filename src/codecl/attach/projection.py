@@ -217,7 +217,11 @@ def projected_weight(W: Tensor, projection: Projection, deliver: Deliver = ignor
 
 
 class ProjectedLinear(torch.autograd.Function):
-    """The input side: ``Y = X Wᵀ + b`` whose weight gradient is ``δᵀ (X (I − C))``; ``X: [n, d]``, ``W: [o, d]``."""
+    """The input side: ``Y = X Wᵀ + b`` whose weight gradient is ``δᵀ (X (I − C))``; ``X: [n, d]``, ``W: [o, d]``.
+
+    Under autocast ``Y`` and ``dX`` are narrow products, as they are without us. The weight gradient is one of ``X`` and
+    ``W`` as they are stored: rounded rows would lie in directions that were projected away.
+    """
 
     @staticmethod
     def forward(X: Tensor, W: Tensor, bias: Tensor | None, projection: Projection, deliver: Deliver) -> Tensor:
@@ -234,11 +238,13 @@ class ProjectedLinear(torch.autograd.Function):
         wants_X, wants_W, wants_bias, *_ = ctx.needs_input_grad
         with unrounded(delta):
             # Differentiated again (a gradient penalty), dX gives W a gradient too: projected, like every other.
-            dX = delta @ projected_weight(W, ctx.projection, ctx.deliver) if wants_X else None
-            dW = delta.mT @ ctx.projection(X.unsqueeze(0)).squeeze(0) if wants_W else None
+            V = projected_weight(W, ctx.projection, ctx.deliver).to(delta.dtype) if wants_X else None
+            dX = None if V is None else (delta @ V).to(X.dtype)
+            dW = delta.to(W.dtype).mT @ ctx.projection(X.unsqueeze(0)).squeeze(0) if wants_W else None
+            db = delta.to(W.dtype).sum(0) if wants_bias else None
         if dW is not None:
             ctx.deliver(dW)
-        return dX, dW, delta.sum(0) if wants_bias else None, None, None
+        return dX, dW, db, None, None
 
 
 def projected_linear(
