@@ -8,14 +8,7 @@ from codecl.report.records import find_runs
 from codecl.report.render import FORMATS
 from codecl.report.reproduction import make_page
 from codecl.report.tables import analyse
-from tests.report.cases import write_run
-
-
-def record(folder: Path, seed: int, acc: float, bwt: float, method="code-cl", tasks=10, **other):
-    """A run with these numbers: all tasks end at ``acc``, all but the last with ``bwt`` since they were learned."""
-    learned = [acc - bwt] * (tasks - 1) + [acc]
-    A = [[learned[i] if i == j else acc if j < i else None for j in range(tasks)] for i in range(tasks)]
-    write_run(folder / f"{len(list(folder.iterdir()))}", method, A, seed=seed, **other)
+from tests.report.cases import record
 
 
 def test_seeds_of_one_experiment_are_one_row_beside_the_papers_numbers(tmp_path):

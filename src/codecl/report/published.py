@@ -14,6 +14,8 @@ PAPERS_BASELINE = "gpm"
 ABLATIONS = "ablations"
 ABLATED = "code-cl"
 """The method of the paper's ablations."""
+COMPUTING = {"training.precision"}
+"""Values that say how something is computed, and not what."""
 
 
 class Printed(float):
@@ -40,14 +42,15 @@ class Reported(NamedTuple):
 def printed(e: Experiment, what: str, baseline: str = PAPERS_BASELINE) -> Cell:
     """What the paper reports for these settings, nothing where it does not; its FWT is over GPM.
 
-    A run that departs from its recipe file has nothing beside it, unless that is where the paper departs too.
+    A run that departs from its recipe file has nothing beside it, unless that is where the paper departs too, or how
+    the run was computed.
     """
     if not e.is_published or (what == "fwt" and baseline != PAPERS_BASELINE):
         return Cell()
     for point in reported().get(e.condition.benchmark, {}).get(e.method, []):
         settings = {f"settings.{name}": value for name, value in point.settings.items()}
         fits = all(same(e.values.get(key), value) for key, value in settings.items())
-        if what in point.numbers and fits and e.departures.keys() <= settings.keys():
+        if what in point.numbers and fits and e.departures.keys() <= settings.keys() | COMPUTING:
             value, spread = [*point.numbers[what], None][:2]
             return Cell(value, spread)
     return Cell()
