@@ -1,7 +1,7 @@
 """``Method``: what every method shares. By itself it is plain fine-tuning.
 
 A user calls ``guard``, ``begin_task``, ``end_task``, ``task``, ``export``, ``state_dict``, ``load_state_dict`` and
-``detach``. A method of one's own is a subclass with some of the hooks from ``examine`` to ``end_epoch``.
+``detach``. A method of one's own is a subclass with some of the hooks in ``codecl.method.hooks``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn, optim
@@ -18,8 +18,6 @@ from torch import Tensor, nn, optim
 from codecl.attach import (
     EffectiveWeight,
     Forward,
-    Mixing,
-    ProtectedWeight,
     attach,
     call_with_first,
     check_uses,
@@ -32,10 +30,11 @@ from codecl.attach.sharded_weight import ShardedWeight
 from codecl.attach.shards import put
 from codecl.attach.structure import Structure
 from codecl.attach.survey import Policy
-from codecl.method.gradients import Loss, add_gradients, cross_entropy_with_second, mean_gradients
+from codecl.method.gradients import Loss, cross_entropy_with_second, mean_gradients
 from codecl.method.groups import unwrapped
-from codecl.method.guard import Closure, Project
+from codecl.method.guard import Project
 from codecl.method.guards import Guards
+from codecl.method.hooks import Hooks
 from codecl.method.inference import AUTO, Patch, Prediction, infer, inferring, novelty, predict, told
 from codecl.method.memory_summary import summary
 from codecl.method.per_task import PerTask
@@ -45,7 +44,6 @@ from codecl.method.settings import check, check_types
 from codecl.method.shards import plain_copy
 from codecl.method.state import (
     ForeignState,
-    check_directions,
     check_finite,
     check_state,
     size,
@@ -58,12 +56,11 @@ from codecl.randomness import untouched_randomness
 from codecl.text import unknown_name
 
 Task = int | str
-Presets = Mapping[str, Mapping[str, Any]]
 STEP_HOOKS = ("learn", "penalty", "after_step")
 """What only a guarded optimizer tells a method about."""
 
 
-class Method:
+class Method(Hooks):
     """Plain fine-tuning, and the frame of every other method.
 
     Args:
@@ -87,30 +84,6 @@ class Method:
     >>> method.tasks
     ['first']
     """
-
-    name: ClassVar[str] = "finetune"
-    label: ClassVar[str] = ""
-    """Shown beside the name in every table."""
-    presets: ClassVar[Presets] = {"paper": {}, "official": {}}
-    """The settings that make the method what its paper prints, and what its authors' code runs."""
-    protects: ClassVar[bool] = False
-    weight_type: ClassVar[type[ProtectedWeight]] = ProtectedWeight
-    plain_first_task: ClassVar[bool] = True
-    """Whether the first task is learned exactly as fine-tuning would learn it."""
-    freezes_heads: ClassVar[bool] = True
-    """Whether the heads of a multi-head model are frozen once their task has been learned."""
-    distributed: ClassVar[bool] = True
-    """Whether several processes can learn together; not where each would draw or keep samples of its own."""
-    sharded: ClassVar[bool] = True
-    """Whether it can learn models in shards (``fully_shard``); not inherited, since each method has to see to it."""
-    joint: ClassVar[bool] = False
-    """Whether all tasks are learned at once. A trainer begins them all, then hands out batches ``(x, y, tasks)``."""
-    samples: int | None = None
-    """How many inputs of a task the method looks at; None for all."""
-    penalty_in_validation: bool = False
-    """Whether early stopping sees the loss with the penalty."""
-    decode: Callable[[int, Tensor], Tensor] | None = None
-    """Inputs of the task at a position, from what its stream stores and batches have as ``raw``. A trainer sets it."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -391,11 +364,6 @@ class Method:
         return len(self.tasks) - 1
 
     @property
-    def weights(self) -> dict[str, ProtectedWeight]:
-        """The protected weights by name."""
-        return self.layers.protected
-
-    @property
     def effective(self) -> dict[str, EffectiveWeight]:
         """The effective weights of the task that was begun last, by weight name."""
         return self.per_task.effective[-1] if self.per_task.effective else {}
@@ -449,71 +417,6 @@ class Method:
     def forget_optimizer_state(self) -> None:
         """Clear what guarded optimizers keep of protected weights: an old momentum would move old outputs."""
         self._guards.forget_state()
-
-    # Hooks of a subclass.
-
-    def examine(self) -> None:
-        """Look at the surveyed model before anything is attached; raise to refuse it, or a setting."""
-
-    @property
-    def samples_before(self) -> int | None:
-        """How many inputs ``prepare`` looks at; None for all."""
-        return self.samples
-
-    def prepare(self, loader: Iterable[Any] | None) -> dict[str, EffectiveWeight]:
-        """Before a task after the first: the effective weights that it sees, by weight name."""
-        return {}
-
-    def remember(self, loader: Iterable[Any] | None) -> None:
-        """After a task: fold its inputs into memory. The only place where memory changes."""
-
-    def memory_state(self) -> dict[str, Any]:
-        """What ``remember`` keeps.
-
-        Two keys are reserved for what changes while a task is learned: ``"task"``, which is restored with the best
-        epoch, and ``"replay"``, which goes on whichever epoch is the best.
-        """
-        return {}
-
-    def load_memory(self, state: Mapping[str, Any]) -> None:
-        """The inverse of ``memory_state``; sets the projections."""
-
-    def effective_weight(self, name: str, state: Mapping[str, Any]) -> EffectiveWeight:
-        """The inverse of ``EffectiveWeight.state()`` for the weight ``name``; by default that of ``Mixing``.
-
-        The memory has been loaded before.
-        """
-        check_directions(name, self.weights[name].shape, state["U"])
-        g, K = len(state["U"]), state["U"].shape[-1]
-        if state["M"].shape != (g, K, K):
-            raise ForeignState(f"'{name}' has a mixture M {list(state['M'].shape)} of {K} directions in the state.")
-        return Mixing.from_state(state, like=self.weights[name].parameter)
-
-    def describe(self, name: str) -> dict[str, Any]:
-        """Numbers, texts, and lists of them about one weight, for ``memory_summary``."""
-        return {}
-
-    def learn(self, closure: Closure, parameters: Sequence[nn.Parameter]) -> Any:
-        """Leave the gradients of one step on ``parameters``, those of the optimizer that steps, and return the loss.
-
-        ``closure()`` computes gradients and loss of the task as the user wrote them. Where the user calls
-        ``optimizer.step()`` without one, they are there already and it returns None; it cannot be called again then.
-        """
-        loss, penalty = closure(), self.penalty()
-        if penalty is None:
-            return loss
-        add_gradients(penalty, parameters, self.weights.values())
-        return loss if loss is None else torch.as_tensor(loss).detach() + penalty.detach()
-
-    def penalty(self) -> Tensor | None:
-        """A term that is added to the loss of the task, as a function of the parameters."""
-        return None
-
-    def after_step(self) -> None:
-        """The optimizer has stepped."""
-
-    def end_epoch(self) -> None:
-        """All batches of a watched loader have been learned from; ``self.batch`` is still the last."""
 
     # State.
 

@@ -36,8 +36,9 @@ from codecl.algebra.taken import nearest_in, taken_factor
 from codecl.algebra.tolerances import INTERSECTION, WORKING_DTYPE
 from codecl.attach import EffectiveWeight, Mixing, Own, ProtectedWeight, capture_moments, listen, project_conceptors
 from codecl.layers import LayerKind, moments_of
+from codecl.method.hooks import Presets
 from codecl.method.memory_summary import nonzero_columns, spectrum
-from codecl.method.method import Method, Presets
+from codecl.method.method import Method
 from codecl.method.settings import by_weight, check, check_patterns, matching
 from codecl.method.state import ForeignState, check_directions
 from codecl.randomness import method_seed

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from codecl.attach import EffectiveWeight, ProtectedWeight, Scaling, project_away
 from codecl.attach.projection import Deliver, times
-from codecl.method.method import Presets
+from codecl.method.hooks import Presets
 from codecl.method.settings import check
 from codecl.method.state import ForeignState
 from codecl.methods.trgp import TRGP

@@ -29,7 +29,7 @@ from torch.distributions import Beta
 
 from codecl.method.gradients import add_gradients, unprojected
 from codecl.method.guard import Closure
-from codecl.method.method import Presets
+from codecl.method.hooks import Presets
 from codecl.method.settings import ByWeight, check
 from codecl.methods.gpm import GPM
 

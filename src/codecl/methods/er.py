@@ -22,7 +22,7 @@ from torch import nn
 
 from codecl.method.gradients import add_gradients
 from codecl.method.guard import Closure
-from codecl.method.method import Presets
+from codecl.method.hooks import Presets
 from codecl.method.mixed_tasks import mixed_loss
 from codecl.method.settings import check
 from codecl.methods.replay import Replay, Sample, pair

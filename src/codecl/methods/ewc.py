@@ -27,7 +27,8 @@ from codecl.attach import in_mode, inputs_in, taking, untouched_buffers, untouch
 from codecl.attach.batches import rebatched
 from codecl.attach.projection import wide_dtype
 from codecl.method.guard import Closure
-from codecl.method.method import Method, Presets
+from codecl.method.hooks import Presets
+from codecl.method.method import Method
 from codecl.method.settings import check
 from codecl.method.state import ForeignState
 from codecl.randomness import method_seed

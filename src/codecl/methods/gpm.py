@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from codecl.algebra import Moments, Subspace
 from codecl.attach import ProtectedWeight, capture_moments, project_away
 from codecl.layers import LayerKind
-from codecl.method.method import Method, Presets
+from codecl.method.hooks import Presets
+from codecl.method.method import Method
 from codecl.method.settings import ByWeight, by_weight, check, matching, values_of
 from codecl.method.state import check_directions
 

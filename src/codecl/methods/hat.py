@@ -35,7 +35,8 @@ from codecl.attach.survey import Policy
 from codecl.attach.units.follow import follow_units
 from codecl.attach.units.gates import Gates
 from codecl.method.guard import Closure
-from codecl.method.method import Method, Presets, Task
+from codecl.method.hooks import Presets
+from codecl.method.method import Method, Task
 from codecl.method.settings import check
 from codecl.method.state import ForeignState, size
 from codecl.randomness import method_seed

@@ -33,7 +33,8 @@ from codecl.attach import EffectiveWeight, ProtectedWeight, listen, take
 from codecl.attach.projection import Dense, wide_dtype
 from codecl.layers import LayerKind
 from codecl.method.guard import Closure
-from codecl.method.method import Method, Presets
+from codecl.method.hooks import Presets
+from codecl.method.method import Method
 from codecl.method.settings import ByWeight, by_weight, check, values_of
 from codecl.method.state import check_directions
 

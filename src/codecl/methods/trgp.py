@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from codecl.algebra import Moments, Subspace
 from codecl.attach import EffectiveWeight, Scaling, take
-from codecl.method.method import Presets
+from codecl.method.hooks import Presets
 from codecl.method.settings import check, check_patterns, matching
 from codecl.method.state import ForeignState
 from codecl.methods.gpm import GPM
