@@ -56,6 +56,11 @@ def record(folder: Path, seed: int, acc: float, bwt: float, method="code-cl", ta
     write_run(folder / f"{len(list(folder.iterdir()))}", method, A, seed=seed, **other)
 
 
+def write_two_seeds(folder, method, first, second):
+    for seed, accuracy in enumerate((first, second)):
+        write_run(folder / f"{method}-{seed}", method, accuracy, seed=seed)
+
+
 def epoch(task, number, loss=1.0):
     return {
         "event": "epoch", "task": task, "epoch": number, "of": 3, "loss": loss, "validation_loss": loss,

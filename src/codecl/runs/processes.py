@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from codecl.errors import UsageError
-from codecl.training.engine import Store, Tree
+from codecl.training.progress import Store, Tree
 
 T = TypeVar("T")
 LOST = ("closed by peer", "Connection reset", "Broken pipe", "Connection refused", "timed out", "Timed out", "NCCL")

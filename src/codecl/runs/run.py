@@ -27,7 +27,8 @@ from codecl.runs.records import Result
 from codecl.runs.rundir import RunDirectory
 from codecl.runs.trackers import Tracker
 from codecl.runs.untrusted import to_toml
-from codecl.training.engine import Trainer, UnfitState
+from codecl.training.engine import Trainer
+from codecl.training.progress import UnfitState
 from codecl.training.stream import Stream
 from codecl.training.task_inference import measure_inference
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -30,52 +30,12 @@ from codecl.training.fit import check_fit
 from codecl.training.loader import BatchLoader
 from codecl.training.plan import Plan
 from codecl.training.precision import autocast_forward, new_scaler
+from codecl.training.progress import Observer, Progress, Row, Store, Tree, loading
 from codecl.training.schedule import Diverged, Rule
 from codecl.training.stream import Batch, JointPart, Part, Stream
 
-Tree = dict[str, Any]
-Observer = Callable[[Tree], None]
-Row = list[float | None]
 PROMISED = 256
 """On how many validation inputs of earlier tasks it is seen how far their outputs move."""
-
-
-class UnfitState(ValueError):
-    """A state that was saved cannot be that of this method on this stream; ``epoch`` says if it is one of an epoch."""
-
-    def __init__(self, message: str, epoch: bool) -> None:
-        super().__init__(message)
-        self.epoch = epoch
-
-
-@contextmanager
-def loading(epoch: bool) -> Iterator[None]:
-    """Whatever goes wrong while a state is loaded is the state's fault."""
-    try:
-        yield
-    except Exception as error:
-        raise UnfitState(f"{type(error).__name__}: {error}", epoch) from error
-
-
-class Store(Protocol):
-    """Where a run keeps what it needs to go on."""
-
-    def save_task(self, task: int, tree: Tree) -> None: ...
-    def save_epoch(self, task: int, epoch: int, tree: Tree) -> None: ...
-    def latest(self) -> tuple[Tree, Tree | None] | None: ...
-
-
-@dataclass
-class Progress:
-    """How far a run has come: its accuracy matrix and where the time went."""
-
-    accuracy: list[Row] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "between_tasks": 0.0, "evaluate": 0.0})
-    epochs: list[int] = field(default_factory=list)
-    measures: dict[str, list[Row]] = field(default_factory=dict)
-    """Of each measure of the user's, a matrix like that of the accuracies."""
-    moved: list[Row] = field(default_factory=list)
-    """How far learning a task moved the outputs of each earlier one on its validation inputs, relative to them."""
 
 
 class Trainer:

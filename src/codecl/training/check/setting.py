@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from codecl.methods import Method
 from codecl.networks import MultiHead
 from codecl.randomness import seeded
-from codecl.training.engine import Observer, Trainer
+from codecl.training.engine import Trainer
 from codecl.training.plan import Plan
+from codecl.training.progress import Observer
 from codecl.training.stream import Stream, Task, Tensors
 
 Make = Callable[[nn.Module], Method]
