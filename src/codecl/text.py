@@ -15,6 +15,13 @@ MOST_NAMES = 60
 """Those of all methods and hyperparameters, and not those of a whole network."""
 
 
+def nearest(name: object, known: Iterable[object]) -> str:
+    """The one of ``known`` that ``name`` may be a slip for; empty if it is like none."""
+    names = [str(k) for k in known]
+    swapped = [k for k in names if sorted(k) == sorted(str(name))]  # two letters in each other's place
+    return next(iter(swapped or difflib.get_close_matches(str(name), names, n=1)), "")
+
+
 def unknown_name(what: str, name: object, known: Iterable[object]) -> str:
     """The sentence that there is no such name, with the nearest one that exists and those that do.
 
@@ -22,11 +29,9 @@ def unknown_name(what: str, name: object, known: Iterable[object]) -> str:
     "there is no method 'fintune'. Did you mean 'finetune'? Known: 'gpm', 'finetune'."
     """
     known = list(known)
-    near = [str(k) for k in known if sorted(str(k)) == sorted(str(name))]  # two letters in each other's place
-    near = near or difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
-    more = len(known) - MOST_NAMES
+    near, more = nearest(name, known), len(known) - MOST_NAMES
     listed = ", ".join(map(repr, known[:MOST_NAMES])) + f" and {more} more" * (more > 0)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = f" Did you mean {near!r}?" if near else ""
     return f"there is no {what} {name!r}.{hint} Known: {listed or 'none'}."
 
 

@@ -37,6 +37,32 @@ def test_settings_that_cannot_be_are_refused_when_made(make, settings, message):
     make(model, heads=["head"])  # nothing was left on the model
 
 
+@pytest.mark.parametrize(
+    ("make", "slip", "meant"),
+    [(CodeCL, "apperture", "aperture"), (TRGP, "treshold", "threshold"), (GPM, "haeds", "heads")],
+)
+def test_slips_in_the_names_of_settings_are_told(make, slip, meant):
+    model = mlp()
+    with pytest.raises(TypeError, match=f"{make.__name__}: there is no setting '{slip}'. Did you mean '{meant}'"):
+        make(model, **{slip: 3})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        make(model, colour=3)
+
+
+class Popping(GPM):
+    """A method that takes a setting out of what it passes on."""
+
+    def __init__(self, model, **settings):
+        self.colour = settings.pop("colour", "blue")
+        super().__init__(model, **settings)
+
+
+def test_a_setting_that_a_constructor_takes_out_is_its_own_affair():
+    assert Popping(mlp(), heads=["head"], colour="red", threshold=0.9).colour == "red"
+    with pytest.raises(TypeError, match="Did you mean 'threshold'"):
+        Popping(mlp(), heads=["head"], treshold=0.9)
+
+
 def test_patterns_may_match_nothing():
     CodeCL.official(mlp(), heads=["head"], closed=["*shortcut*"])
 

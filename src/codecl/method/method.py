@@ -40,7 +40,7 @@ from codecl.method.memory_summary import summary
 from codecl.method.per_task import PerTask
 from codecl.method.promise import Promise
 from codecl.method.replicas import Group, Replicas
-from codecl.method.settings import check, check_types
+from codecl.method.settings import check, check_settings
 from codecl.method.shards import plain_copy
 from codecl.method.state import (
     ForeignState,
@@ -90,7 +90,7 @@ class Method(Hooks):
         cls.sharded = vars(cls).get("sharded", False)
 
     def __new__(cls, *_: Any, **settings: Any) -> Self:
-        check_types(cls, settings)
+        check_settings(cls, settings)
         return super().__new__(cls)
 
     def __init__(

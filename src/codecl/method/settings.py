@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import inspect
 import numbers
 import types
 import typing
@@ -10,8 +11,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from codecl.text import unknown_name
+from codecl.text import nearest, unknown_name
 
+NAMELESS = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
 ByWeight = float | Mapping[str, float]
 """One number for all weights, or a mapping from name patterns; the first that fits counts."""
 
@@ -64,10 +66,27 @@ def setting_hints(owner: type) -> dict[str, Any]:
     return hints
 
 
-def check_types(owner: type, settings: Mapping[str, Any]) -> None:
-    """Refuse settings of another type than the constructors of ``owner`` and its bases say."""
-    hints = setting_hints(owner)
+def accepted(owner: type) -> dict[str, inspect.Parameter]:
+    """What the constructor of ``owner`` takes by name, and where it passes the rest on, those of its bases."""
+    found: dict[str, inspect.Parameter] = {}
+    for cls in owner.__mro__:
+        if cls is not object and "__init__" in vars(cls):
+            parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
+            found |= {p.name: p for p in parameters if p.kind not in NAMELESS and p.name not in ("self", *found)}
+            if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters):
+                break
+    return found
+
+
+def check_settings(owner: type, settings: Mapping[str, Any]) -> None:
+    """Refuse settings of another type than the constructors of ``owner`` say, and slips in their names.
+
+    A name that is unlike all others is left to the constructors: one may take it out of what it passes on.
+    """
+    known, hints = accepted(owner), setting_hints(owner)
     for name, value in settings.items():
+        if name not in known and nearest(name, known):
+            raise TypeError(f"{owner.__name__}: {unknown_name('setting', name, known)}")
         if name in hints:
             check(_fits(value, hints[name]), name, value, _described(hints[name]))
 

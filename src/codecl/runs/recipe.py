@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from codecl.benchmarks.registry import EMBEDDED
 from codecl.errors import UsageError, refusing
-from codecl.method.settings import setting_hints
+from codecl.method.settings import accepted, setting_hints
 from codecl.methods import Method
 from codecl.runs.plugins import find_benchmark, find_method, is_plugin
 from codecl.runs.typed import between, check, field_hints
@@ -34,7 +34,7 @@ PRESETS = {reading: reading for reading in READINGS} | FAST_PRESETS
 TABLES = ("training", "settings", "data")
 QUICK_EPOCHS = 15
 FAST = {"rule": "annealed", "epochs": 15}
-NOT_SETTINGS = {"self", "model", "common", "forward", "loss", "heads", "skip", "added", "seed", "group"}
+NOT_SETTINGS = {"model", "forward", "loss", "heads", "skip", "added", "seed", "group"}
 ELSEWHERE = {"seed", "device"}
 """Fields of ``Plan`` that stand at the top of a recipe."""
 RECIPE_LIMIT = MEGABYTE
@@ -206,12 +206,11 @@ def parse_change(text: str) -> tuple[str, Any]:
 
 def setting_defaults(method: type[Method]) -> dict[str, Any]:
     """Every hyperparameter of a method with its default, those of the base class last."""
-    found: dict[str, Any] = {}
-    for cls in method.__mro__:
-        if "__init__" in vars(cls) and issubclass(cls, Method):
-            for name, parameter in inspect.signature(cls.__init__).parameters.items():
-                if name not in NOT_SETTINGS and parameter.default is not inspect.Parameter.empty:
-                    found.setdefault(name, parameter.default)
+    found = {
+        name: parameter.default
+        for name, parameter in accepted(method).items()
+        if name not in NOT_SETTINGS and parameter.default is not inspect.Parameter.empty
+    }
     if not method.protects:  # nothing is held, so there is no policy
         found = {name: value for name, value in found.items() if name not in ("norm", "bias")}
     return found
