@@ -25,9 +25,14 @@ def measure(repeat: int) -> list[dict[str, object]]:
 
 def _measure(repeat: int) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    of_alexnet: dict[str, Callable[[], object]] = {"plain SGD": training_step(alexnet(), None)}
-    for rank in (125, 500, 1000):
-        of_alexnet[f"CODE-CL, rank {rank} in the Linear layers"] = training_step(alexnet(), rank)
+    of_alexnet, in_bf16 = (
+        {"plain SGD": training_step(alexnet(), None, bf16=bf16)}
+        | {
+            f"CODE-CL, rank {rank} in the Linear layers": training_step(alexnet(), rank, bf16=bf16)
+            for rank in (125, 500, 1000)
+        }
+        for bf16 in (False, True)
+    )
     of_resnet = {
         "plain SGD": training_step(resnet(), None),
         "CODE-CL, full rank": training_step(resnet(), None, full=True),
@@ -37,7 +42,8 @@ def _measure(repeat: int) -> list[dict[str, object]]:
         "CODE-CL, rank 125 in the Linear layers": training_step(vit(), 125),
         "CODE-CL, full rank": training_step(vit(), None, full=True),
     }
-    networks = {"AlexNet": of_alexnet, "reduced ResNet18": of_resnet, "ViT, depth 6, width 192": of_vit}
+    networks = {"AlexNet": of_alexnet, "AlexNet in bf16": in_bf16}
+    networks |= {"reduced ResNet18": of_resnet, "ViT, depth 6, width 192": of_vit}
     for network, cases in networks.items():
         seconds = in_turn(cases, repeat, WARM_UP)
         for name in list(cases)[1:]:
@@ -69,8 +75,11 @@ def vit() -> nn.Module:
     return MultiHead(backbone, backbone.features, 10)
 
 
-def training_step(model: nn.Module, rank: int | None, full: bool = False) -> Callable[[], object]:
-    """One step of SGD on a batch of random images, as in a second task with conceptors of the given rank."""
+def training_step(model: nn.Module, rank: int | None, full: bool = False, bf16: bool = False) -> Callable[[], object]:
+    """One step of SGD on a batch of random images, as in a second task with conceptors of the given rank.
+
+    With ``bf16`` the forward pass runs under autocast.
+    """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     if rank is not None or full:
         method = in_second_task(CodeCL(model, free_dims=K), rank)
@@ -83,7 +92,9 @@ def training_step(model: nn.Module, rank: int | None, full: bool = False) -> Cal
 
     def step() -> None:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            outputs = model(x)
+        nn.functional.cross_entropy(outputs.float(), y).backward()
         optimizer.step()
 
     return step
