@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from codecl.methods.multitask import Multitask
 from codecl.report import reproduction
 from codecl.report.comparison import compare_methods
+from codecl.report.experiments import find_experiments
 from codecl.report.records import Run
 from codecl.runs.recipe import make_recipe
 from codecl.runs.records import RunRecord
@@ -79,7 +80,7 @@ def test_a_run_of_one_row_has_neither_backward_nor_forward_transfer():
 
 def test_the_reproduction_table_takes_one_row():
     joint = Run("multitask-seed0", RunRecord(Path("multitask-seed0"), result=JOINT))
-    row = next(line for line in reproduction.table([joint]).splitlines() if "multitask" in line)
+    row = next(line for line in reproduction.table(find_experiments([joint])).splitlines() if "multitask" in line)
     assert [cell.strip() for cell in row.split("|")][7:9] == ["85.00", "–"]
 
 
