@@ -51,9 +51,8 @@ class Hooks:
     """Whether early stopping sees the loss with the penalty."""
     decode: Callable[[int, Tensor], Tensor] | None = None
     """Inputs of the task at a position, from what its stream stores and batches have as ``raw``. A trainer sets it."""
-
     layers: LayerTable
-    """Every weight of the model: protected, or not and why."""
+    """Every weight of the model, and why it is not protected where it is not."""
 
     @property
     def weights(self) -> dict[str, ProtectedWeight]:
