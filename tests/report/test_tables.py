@@ -141,6 +141,13 @@ def test_a_number_is_the_same_however_it_is_written(tmp_path):
     assert [len(e.runs) for e in find_experiments(find_runs([tmp_path], tmp_path).runs)] == [2]
 
 
+def test_how_a_run_was_computed_is_named_and_leaves_the_papers_numbers_beside_it(tmp_path):
+    write_run(tmp_path / "a", "gpm", changes={"precision": "bf16"})
+    write_run(tmp_path / "b", "trgp", changes={"precision": "bf16", "trust": 0.1})
+    shown = {line["method"]: line.get("paper ACC") for line in lines(tables(tmp_path)["results"])}
+    assert shown == {"gpm, precision = bf16": "72.06 ± 0.29", "trgp, trust = 0.1, precision = bf16": "–"}
+
+
 def test_what_a_run_departs_in_is_named(tmp_path):
     write_run(tmp_path / "a", "code-cl", changes={"aperture": 2, "lr": 0.5})
     assert [line["method"] for line in lines(tables(tmp_path)["results"])] == ["code-cl, aperture = 2, lr = 0.5"]
