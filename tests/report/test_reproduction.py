@@ -124,6 +124,15 @@ def test_the_readme_has_the_numbers_of_split_cifar100():
     assert sentence in " ".join(page.split())
 
 
+def test_the_readme_has_the_numbers_of_the_protocol():
+    (row,) = of_the_records("split-cifar100/official")
+    page = " ".join((Path(__file__).parents[2] / "README.md").read_text().replace("−", "-").split())
+    assert row["method"][1] == "code-cl, precision = bf16"
+    ends = "CODE-CL ends at ACC {:.2f} % with BWT {:+.2f} %, one seed, where the paper prints {} and {} over five."
+    numbers = row["ACC %"][0].number, row["BWT %"][0].number, row["paper ACC"][1], row["paper BWT"][1]
+    assert ends.format(*numbers) in page
+
+
 def test_the_recipes_of_all_records_can_be_run_again(capsys):
     """One command remakes a number: no setting that a record names has gone."""
     for recipe in sorted((Path(__file__).parents[2] / "results").rglob("recipe.toml")):
