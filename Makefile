@@ -69,8 +69,8 @@ docs: $(STAMP) ## build the documentation: docs/_build/html/index.html
 build: $(STAMP) ## build the wheel and the source archive into dist/
 	@$(BIN)/python -m build --no-isolation --outdir dist
 
-reproduction: $(STAMP) ## write REPRODUCTION.md and results/report from the records in results/
-	@$(BIN)/python -m codecl.report.reproduction results REPRODUCTION.md
+reproduction: $(STAMP) ## write REPRODUCTION.md, the marked tables of README.md and results/report from results/
+	@$(BIN)/python -m codecl.report.reproduction results REPRODUCTION.md README.md
 	@$(BIN)/codecl report results --summary --out results/report >/dev/null
 
 bench: $(STAMP) ## measure speed and memory (ARGS=...)

@@ -24,25 +24,40 @@ NOTHING = ["–"] * len(NUMBERS)
 
 def beside_paper(benchmark: str, experiments: Sequence[Experiment]) -> str:
     """The table of one benchmark, in the order of the paper; empty where nothing was run as published."""
+    whole, fast = by_schedule(benchmark, experiments)
+    if not whole and not fast:
+        return ""
+    papers = papers_numbers(benchmark)
+    lines = sorted({*whole, *fast, *((method, "paper") for method in papers)}, key=_place)
+    columns = {
+        "the paper": {line: _printed(papers[line[0]]) for line in lines if line[0] in papers and is_papers(line)},
+        "protocol": _measured(whole),
+        "fast": _measured(fast),
+    }
+    columns = {name: cells for name, cells in columns.items() if cells}
+    head = ["method", *(f"{name}: {number}" for name in columns for number in NUMBERS)]
+    rows = [
+        [name_of(line), *(text for cells in columns.values() for text in cells.get(line, NOTHING))] for line in lines
+    ]
+    return "\n".join([f"### {benchmark}", "", *markdown_lines(head, rows)])
+
+
+def by_schedule(
+    benchmark: str, experiments: Sequence[Experiment]
+) -> tuple[dict[Line, Experiment], dict[Line, Experiment]]:
+    """What learned all tasks as published: with the schedule of the paper or of its code, and with the fast one."""
     whole: dict[Line, Experiment] = {}
     fast: dict[Line, Experiment] = {}
     for e in experiments:
         if e.first.benchmark == benchmark and is_as_published(e):
             schedule = fast if e.first.preset in FAST_PRESETS else whole
             schedule.setdefault((e.method, PRESETS[e.first.preset]), e)  # what departs least comes first
-    if not whole and not fast:
-        return ""
-    papers = {method: points[0].numbers for method, points in reported().get(benchmark, {}).items()}
-    lines = sorted({*whole, *fast, *((method, "paper") for method in papers)}, key=_place)
-    columns = {
-        "the paper": {line: _printed(papers[line[0]]) for line in lines if line[0] in papers and _is_papers(line)},
-        "protocol": _measured(whole),
-        "fast": _measured(fast),
-    }
-    columns = {name: cells for name, cells in columns.items() if cells}
-    head = ["method", *(f"{name}: {number}" for name in columns for number in NUMBERS)]
-    rows = [[_name(line), *(text for cells in columns.values() for text in cells.get(line, NOTHING))] for line in lines]
-    return "\n".join([f"### {benchmark}", "", *markdown_lines(head, rows)])
+    return whole, fast
+
+
+def papers_numbers(benchmark: str) -> dict[str, Mapping[str, Sequence[float]]]:
+    """Of each method that the paper reports: ACC, BWT and FWT, each with its standard deviation."""
+    return {method: points[0].numbers for method, points in reported().get(benchmark, {}).items()}
 
 
 def is_as_published(e: Experiment) -> bool:
@@ -61,12 +76,12 @@ def _place(line: Line) -> tuple[int, int]:
     return position(method, reversed(METHODS)), position(reading, READINGS)
 
 
-def _is_papers(line: Line) -> bool:
+def is_papers(line: Line) -> bool:
     """Whether a number of the paper may stand in its row."""
     return line[1] in Method.presets
 
 
-def _name(line: Line) -> str:
+def name_of(line: Line) -> str:
     method, reading = line
     return title(method) if reading == "paper" else f"{title(method)} ({reading})"
 

@@ -1,9 +1,9 @@
 """The reproduction page: what the paper reports beside what we measured, what is not run yet, and every record.
 
-    python -m codecl.report.reproduction results REPRODUCTION.md
+    python -m codecl.report.reproduction results REPRODUCTION.md README.md
 
-writes it from the runs below ``results``; no number in the tables is typed by hand. What was found out about them
-stands in ``results/notes.md`` and is copied.
+writes it from the runs below ``results``, and fills the marked tables of the other page; no number in the tables is
+typed by hand. What was found out about them stands in ``results/notes.md`` and is copied.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from codecl.benchmarks.registry import BENCHMARKS
 from codecl.method import Method
 from codecl.report.beside_paper import beside_paper, is_as_published
 from codecl.report.experiments import Experiment, find_experiments, position, short_key
+from codecl.report.marked_tables import fill
 from codecl.report.published import reported
 from codecl.report.records import find_runs
 from codecl.report.render import markdown_lines
@@ -94,4 +95,7 @@ def missing(experiments: Sequence[Experiment]) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[2]).write_text(make_page(Path(sys.argv[1])))
+    results, page, *others = map(Path, sys.argv[1:])
+    page.write_text(make_page(results), encoding="utf-8")
+    for other in others:
+        other.write_text(fill(other.read_text(encoding="utf-8"), results), encoding="utf-8")
