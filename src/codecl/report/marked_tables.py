@@ -4,14 +4,14 @@
     | method | ...
     <!-- end -->
 
-is a table of all methods that learned all tasks of the benchmark under this schedule, the best first: ``protocol``, that
-of the paper or of its code, or ``fast``.
+is a table of all methods that learned all tasks of the benchmark under this schedule, the best first: ``protocol`` is
+that of the paper or of its code, ``fast`` a few annealed epochs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from codecl.report.beside_paper import Line, by_schedule, is_papers, name_of, papers_numbers
@@ -40,7 +40,7 @@ def fill(page: str, results: Path) -> str:
     return MARKED.sub(table, page)
 
 
-def _rows(learned: Mapping[Line, Experiment], papers: Mapping[str, Mapping[str, object]]) -> list[list[str]]:
+def _rows(learned: Mapping[Line, Experiment], papers: Mapping[str, Mapping[str, Sequence[float]]]) -> list[list[str]]:
     base = learned.get((PAPERS_BASELINE, "paper"))
     rows = []
     for line, e in sorted(learned.items(), key=lambda entry: -_number(ACC.cell(entry[1]).number)):
