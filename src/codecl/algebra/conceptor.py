@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from codecl.algebra.gram import left_vectors, right_vectors
 from codecl.algebra.moments import Moments
 from codecl.algebra.tolerances import (
     HARD_ODDS,
@@ -143,11 +144,10 @@ class Conceptor:
         return Conceptor((self.factor / self.odds).flip(1), 1 - self.rest)
 
     def __or__(self, other: Conceptor) -> Conceptor:
-        """``C ∨ B`` (equation 5): ``Q_C + Q_B``, from a thin SVD of ``[F_C, F_B]``.
+        """``C ∨ B`` (equation 5): ``Q_C + Q_B``, from the singular values and left vectors of ``[F_C, F_B]``.
 
-        The Gram matrix of the factors would be quicker and lose half of the digits. A direction whose ``√q`` is below
-        ``8 eps`` of the largest is noise of the SVD and left out: where the odds of one operand are 1e30 times those of
-        the other, so is all that the other has beside it.
+        A direction whose ``√q`` is below ``8 eps`` of the largest is noise of the SVD and left out: where the odds of
+        one operand are 1e30 times those of the other, so is all that the other has beside it.
         """
         if not isinstance(other, Conceptor):
             return NotImplemented
@@ -155,10 +155,7 @@ class Conceptor:
         if self.rest or other.rest:
             return ~(~self & ~other)
         factors = torch.cat([self.factor, other.factor], dim=1)
-        if factors.shape[1] > self.dim:
-            roots, U = _right_vectors(factors.mT)
-        else:
-            U, roots, _ = torch.linalg.svd(factors, full_matrices=False)
+        roots, U = right_vectors(factors.mT) if factors.shape[1] > self.dim else left_vectors(factors)
         return Conceptor._of_roots(U, roots, floor=NOISE)
 
     def __and__(self, other: Conceptor) -> Conceptor:
@@ -177,7 +174,7 @@ class Conceptor:
             return ~(~self | ~other)
         D = self._shared_directions(other, tolerance)
         halves = [(c.basis.mT @ D) / c.odds.sqrt().unsqueeze(1) for c in (self, other)]
-        sigma, V = _right_vectors(torch.cat(halves))
+        sigma, V = right_vectors(torch.cat(halves))
         return Conceptor._of_roots((D @ V).flip(1), (1 / sigma).flip(0), floor=NOISE)
 
     def adapt(self, gamma: float) -> Conceptor:
@@ -258,12 +255,6 @@ class Conceptor:
                 f"cannot {verb} a conceptor of dimension {self.dim} with one of dimension {other.dim}: "
                 "they describe different layers."
             )
-
-
-def _right_vectors(A: Tensor) -> tuple[Tensor, Tensor]:
-    """Singular values and right vectors ``V`` of a tall matrix: those of its triangular factor, which is smaller."""
-    _, sigma, Vt = torch.linalg.svd(torch.linalg.qr(A, mode="r").R, full_matrices=False)
-    return sigma, Vt.mT
 
 
 def _orthonormal(U: Tensor) -> bool:

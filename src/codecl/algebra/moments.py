@@ -15,10 +15,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from codecl.algebra.gram import gram_of
 from codecl.algebra.tolerances import WORKING_DTYPE, relative_rank_floor
-
-ROWS_AT_ONCE, COLUMNS_AT_ONCE = 2048, 192
-"""The size of the products of which a Gram matrix is made."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +137,7 @@ class Moments:
         if self.gram is not None:
             return self.gram
         assert self.root is not None
-        return _gram(self.root)
+        return gram_of(self.root)
 
     def _compact(self) -> Moments:
         """Never more than ``[d, d]`` numbers."""
@@ -150,15 +148,3 @@ class Moments:
         if self.floor <= relative_rank_floor(WORKING_DTYPE):
             return Moments(self.count, self.floor, root=torch.linalg.qr(self.root, mode="r").R)
         return Moments(self.count, self.floor, gram=self._as_gram())
-
-
-def _gram(rows: Tensor) -> Tensor:
-    """``XᵀX`` in float64: pieces that fit into a cache, and of them only what lies on or below the diagonal."""
-    d = rows.shape[1]
-    lower = torch.zeros(d, d, dtype=WORKING_DTYPE, device=rows.device)
-    for piece in torch.split(rows, ROWS_AT_ONCE):
-        X = piece.to(WORKING_DTYPE)
-        for i in range(0, d, COLUMNS_AT_ONCE):
-            end = min(i + COLUMNS_AT_ONCE, d)
-            lower[i:end, :end].addmm_(X[:, i:end].mT, X[:, :end])
-    return lower.tril() + lower.tril(-1).mT

@@ -17,6 +17,12 @@ Rank-deficient float32 rows show noise below 1 eps; the customary ``max(n, d) ·
 INTERSECTION = 1e-6
 """β of Algorithm 2: two directions at angle θ are shared when ``1 − cos θ ≤ β``; 1e-6 is θ ≤ 1.4e-3."""
 
+GRAM_LARGEST = 1e6
+"""The sum of σ² up to which the eigenvalues of a Gram matrix stand for them: off by some eps · 1e6, 1e-10 in s."""
+
+GRAM_SPREAD = 1e-5
+"""The share of the largest σ² that the smallest must have: directions divided by their σ are orthogonal to 1e-10."""
+
 HARD_ODDS = 2.0**60
 """Finite odds whose s rounds to exactly 1 in float64: 1 + 2⁻⁶⁰ = 1."""
 
