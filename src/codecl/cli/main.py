@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import codecl
-from codecl.cli import benchmarks, compare, data, export, inspect, memory, methods, report, run, sweep, watch
+from codecl.cli import benchmarks, compare, data, export, inspect, memory, methods, repeat, report, run, sweep, watch
 from codecl.cli.options import Parser, warn
 from codecl.errors import FAILED, STOPPED, USAGE, UsageError
 from codecl.files import FULL, NotRegular
 from codecl.training.schedule import Diverged
 
-COMMANDS = (run, compare, sweep, watch, report, inspect, export, data, memory, methods, benchmarks)
+COMMANDS = (run, compare, sweep, repeat, watch, report, inspect, export, data, memory, methods, benchmarks)
 """The order in which ``codecl --help`` has them."""
 NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 """A path that the user gave leads nowhere."""

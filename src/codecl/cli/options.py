@@ -41,7 +41,7 @@ def add_command(
 
 
 def recipe_options(parser: Parser) -> None:
-    """The options of every command that runs something."""
+    """The options of every command that makes a recipe and runs it."""
     add = parser.add_argument
     add("--benchmark", help=f"a benchmark name (codecl benchmarks; default {EMBEDDED}), or package.module:NAME")
     add(
@@ -54,10 +54,16 @@ def recipe_options(parser: Parser) -> None:
     add("--epochs", type=int, metavar="N", help="at most N epochs a task")
     add("--evaluate", metavar="WHEN", help="test all tasks so far after: all tasks (default), the last, or every:N")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="any hyperparameter; repeatable")
-    data_option(parser)
     add("--infer-tasks", action="store_true", help="after the last task, also measure without telling the task")
     add("--device", choices=["auto", "cpu", "cuda", "mps"], help="where to compute (default auto)")
     add("--threads", type=int, help="CPU threads of a run, part of the recipe (default 1)")
+    running_options(parser)
+
+
+def running_options(parser: Parser) -> None:
+    """What is no part of a recipe: where the data are, what may have changed, and what is shown where."""
+    add = parser.add_argument
+    data_option(parser)
     add("--accept", action="append", default=[], choices=ACCEPTABLE, help="go on though this changed; repeatable")
     add("--track", action="append", default=[], metavar="TRACKER", help=f"also to {', '.join(TRACKERS)}; repeatable")
     add("--quiet", action="store_true", help="no progress, only the result")

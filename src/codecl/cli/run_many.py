@@ -1,4 +1,4 @@
-"""Several runs at a time, watched together: what ``compare`` and ``sweep`` share."""
+"""Several runs at a time, watched together: what ``compare``, ``sweep`` and ``repeat`` share."""
 
 from __future__ import annotations
 
@@ -18,9 +18,18 @@ from codecl.runs.records import Result
 from codecl.runs.run_many import prepare_all, run_all
 from codecl.runs.trackers import parent_run
 
+MOST_NAMES = 12
+"""Of run directories that are listed at the end."""
+
 
 def run_many_options(parser: Parser) -> None:
     parser.add_argument("--seeds", default="0", help="numbers with commas (default %(default)s)")
+    launching_options(parser)
+    recipe_options(parser)
+
+
+def launching_options(parser: Parser) -> None:
+    """Where many runs are carried out, and how many at a time."""
     parser.add_argument(
         "--jobs", type=int, help="how many runs at a time (default 1; elsewhere as many as there are CPUs for)"
     )
@@ -30,7 +39,6 @@ def run_many_options(parser: Parser) -> None:
     parser.add_argument(
         "--prepare", action="store_true", help="write the run directories and print a command for each, to run anywhere"
     )
-    recipe_options(parser)
 
 
 def parse_seeds(options: argparse.Namespace) -> list[int]:
@@ -79,7 +87,8 @@ def run_and_show(
     else:
         for table in tables(results):
             print(f"\n{table}")
-        print(f"\nrecipes, logs and results: {out}/{{{','.join(recipes)}}}")
+        names = "/{" + ",".join(recipes) + "}" if len(recipes) <= MOST_NAMES else ""
+        print(f"\nrecipes, logs and results: {out}{names}")
     for failure in failures:
         warn(f"{failure.name} failed: {failure.reason}")
     return FAILED if failures else 0
