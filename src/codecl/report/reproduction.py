@@ -40,7 +40,8 @@ under [every record](#every-record).
 """
 RECORDS = """## Every record
 
-*Budget*: tasks learned of all, and the largest number of epochs for a task.
+`codecl repeat results --data-dir DIR` runs all of them again and puts what comes out beside what they say. *Budget*:
+tasks learned of all, and the largest number of epochs for a task.
 """
 WHY = """Two CPU cores were there for all of it, and a single run of the whole protocol takes hours on one.
 """
