@@ -63,6 +63,18 @@ def test_how_a_run_was_computed_is_named_and_gives_way_to_the_usual(tmp_path):
     assert rows(tmp_path)["code-cl"][3] == "76.00 (1 seed)"
 
 
+def test_seeds_that_were_computed_otherwise_fill_up_a_row(tmp_path):
+    record(tmp_path, 0, 76.0, -1.0)
+    record(tmp_path, 0, 70.0, -1.0, changes={"precision": "bf16"})
+    record(tmp_path, 1, 78.0, -2.0, changes={"precision": "bf16"})
+    record(tmp_path, 1, 71.0, 0.0, method="gpm", changes={"precision": "bf16"})
+    record(tmp_path, 2, 73.0, 0.0, method="gpm", changes={"precision": "bf16"})
+    found = rows(tmp_path)
+    # Seed 0 counts as usual. Over GPM it is seed 1: nine tasks were learned to 80, and one to 78.
+    assert found["code-cl"][3:] == ["77.00 ± 1.41 (2 seeds, 1 in bf16)", "-1.50 ± 0.71", "8.80"]
+    assert found["gpm"][3] == "72.00 ± 1.41 (2 seeds, bf16)"
+
+
 def test_a_benchmark_that_the_paper_lacks_has_no_columns_of_it(tmp_path):
     record(tmp_path, 0, 95.0, 0.0, benchmark="permuted-mnist", preset="fast")
     found = rows(tmp_path, "permuted-mnist")

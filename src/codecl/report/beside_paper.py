@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from codecl.benchmarks.registry import BENCHMARKS
 from codecl.method import Method
@@ -46,13 +48,26 @@ def by_schedule(
     benchmark: str, experiments: Sequence[Experiment]
 ) -> tuple[dict[Line, Experiment], dict[Line, Experiment]]:
     """What learned all tasks as published: with the schedule of the paper or of its code, and with the fast one."""
-    whole: dict[Line, Experiment] = {}
-    fast: dict[Line, Experiment] = {}
-    for e in experiments:
-        if e.first.benchmark == benchmark and is_as_published(e):
-            schedule = fast if e.first.preset in FAST_PRESETS else whole
-            schedule.setdefault((e.method, PRESETS[e.first.preset]), e)  # what departs least comes first
-    return whole, fast
+    published = [e for e in experiments if e.first.benchmark == benchmark and is_as_published(e)]
+    whole = [e for e in published if e.first.preset not in FAST_PRESETS]
+    return _by_line(whole), _by_line(e for e in published if e.first.preset in FAST_PRESETS)
+
+
+def _by_line(experiments: Iterable[Experiment]) -> dict[Line, Experiment]:
+    """One for each row; it takes seeds that were computed in another way where it has none of its own."""
+    found: dict[Line, Experiment] = {}
+    for e in experiments:  # what departs least comes first
+        line = e.method, PRESETS[e.first.preset]
+        has = found[line].runs if line in found else ()
+        more = [run for run in e.runs if run.seed not in {other.seed for other in has}]
+        found[line] = replace(found.get(line, e), runs=tuple(sorted([*has, *more], key=lambda run: run.seed)))
+    return found
+
+
+def otherwise_computed(e: Experiment) -> list[str]:
+    """How runs of a row were computed where that is not the usual way, and how many of them if not all."""
+    ways = Counter(str(way) for run in e.runs for way in Experiment((run,)).departures.values())
+    return [way if n == len(e.runs) else f"{n} in {way}" for way, n in ways.items()]
 
 
 def papers_numbers(benchmark: str) -> dict[str, Mapping[str, Sequence[float]]]:
@@ -95,7 +110,7 @@ def _measured(experiments: Mapping[Line, Experiment]) -> dict[Line, list[str]]:
     base = experiments.get((PAPERS_BASELINE, "paper"))
     texts = {}
     for line, e in experiments.items():
-        how = [f"{len(e.runs)} seed{'s' * (len(e.runs) > 1)}", *map(str, e.departures.values())]
+        how = [f"{len(e.runs)} seed{'s' * (len(e.runs) > 1)}", *otherwise_computed(e)]
         how += ["subset"] * (e.first.data == "subset")
         transferred = Cell() if e is base else fwt(e, base)
         texts[line] = [f"{ACC.text(e)} ({', '.join(how)})", BWT.text(e), ACC.column.text(transferred)]

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from codecl.report.beside_paper import Line, by_schedule, is_papers, name_of, papers_numbers
+from codecl.report.beside_paper import Line, by_schedule, is_papers, name_of, otherwise_computed, papers_numbers
 from codecl.report.experiments import Experiment, find_experiments
 from codecl.report.published import PAPERS_BASELINE
 from codecl.report.records import find_runs
@@ -49,7 +49,7 @@ def _rows(learned: Mapping[Line, Experiment], papers: Mapping[str, Mapping[str, 
         rows.append(
             [
                 name_of(line),
-                ", ".join([str(len(e.runs)), *map(str, e.departures.values())]),
+                ", ".join([str(len(e.runs)), *otherwise_computed(e)]),
                 ACC.text(e),
                 _signed(BWT.cell(e).number),
                 _signed(forward),
