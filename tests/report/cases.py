@@ -29,7 +29,6 @@ def write_run(
         "method": recipe.method,
         "benchmark": recipe.benchmark,
         "preset": recipe.preset,
-        "quick": recipe.quick,
         "seed": recipe.seed,
         "data": data,
         "switches": dict(recipe.data),

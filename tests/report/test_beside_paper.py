@@ -51,7 +51,6 @@ def test_rows_are_in_the_order_of_the_paper_and_readings_side_by_side(tmp_path):
 def test_what_was_cut_short_or_varied_stands_elsewhere(tmp_path):
     record(tmp_path, 0, 60.0, 0.0, tasks=5)
     record(tmp_path, 0, 60.0, 0.0, epochs=6)
-    record(tmp_path, 0, 60.0, 0.0, quick=True)
     record(tmp_path, 0, 60.0, 0.0, changes={"aperture": 2.0})
     assert rows(tmp_path) == {}
 

@@ -237,10 +237,10 @@ def test_columns_are_those_that_there_are_and_tasks_are_counted_from_one(tmp_pat
         "a": {"shape": [2, 3, 5], "bytes": 1500, "own": "word", "capacity": 0.01234, "trusted": [1, 0], "rank": 2.5},
         "b": {"shape": [1, 3, 4], "bytes": 0, "trusted": [], "rank": 1234.0, "spectrum": [1.0]},
     }
-    recipe = make_recipe({"method": "trgp", "tasks": 5, "quick": True}, {})
+    recipe = make_recipe({"method": "trgp", "tasks": 5}, {}, 15)
     task = TaskEvent(0, "n", [50.0], {"memory": 2000, "per_task": 0}, layers)
     text = Inspection(recipe, RunRecord(tmp_path, events=[task])).to_text()
-    assert "5 tasks, at most 15 epochs each, --quick" in text
+    assert "5 tasks, at most 15 epochs each\n" in text
     told = rows(text.split("\n\n")[2])
     assert told["weight"] == ["inputs", "rank", "capacity", "trusted", "own", "bytes"]
     assert told["a"] == ["2×5", "2.5", "0.0123", "2,1", "word", "1.5", "kB"]

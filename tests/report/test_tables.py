@@ -113,7 +113,6 @@ def test_multitask_has_no_transfer_and_takes_no_rank(tmp_path):
     [
         {"epochs": 6},
         {"preset": "official"},
-        {"quick": True},
         {"kind": "subset"},
         {"changes": {"split_seed": "run"}},
         {"accuracy": [[80.0, None, None], [70.0, 90.0, None], [70.0, 90.0, 50.0]]},

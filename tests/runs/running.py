@@ -40,7 +40,7 @@ def result_of(path):
 def make_result(method, seed, accuracy, memory=0, seconds=1.0):
     """The result of a run of two tasks with this accuracy matrix."""
     return Result(
-        method=method, benchmark="b", preset="paper", quick=False, seed=seed, data="official", switches={}, tasks=2,
+        method=method, benchmark="b", preset="paper", seed=seed, data="official", switches={}, tasks=2,
         accuracy=accuracy, epochs=[1, 1], seconds={"train": seconds, "between_tasks": 1.0, "evaluate": 0.5},
         bytes={"memory": memory, "per_task": 0}, threads=1, device="cpu", training={"epochs": 1, "lr": 0.1},
         settings={}, versions={},

@@ -25,7 +25,7 @@ def through_toml(recipe, tmp_path):
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_recipe_survives_toml(method, benchmark, preset, tmp_path):
-    recipe = make_recipe({"method": method, "benchmark": benchmark, "preset": preset, "seed": 3, "quick": True}, {})
+    recipe = make_recipe({"method": method, "benchmark": benchmark, "preset": preset, "seed": 3}, {})
     again = through_toml(recipe, tmp_path)
     assert recipe.differences(again) == []
     assert again.to_toml() == recipe.to_toml()
@@ -79,7 +79,7 @@ def test_a_recipe_names_every_value():
     assert set(recipe.settings) == set(setting_defaults(CodeCL)) >= {"aperture", "free_dims", "overlap", "norm", "bias"}
     assert recipe.settings["tolerance"] == 1e-6
     assert recipe.tasks is None
-    assert (recipe.seed, recipe.threads, recipe.device, recipe.quick) == (0, 1, "cpu", False)
+    assert (recipe.seed, recipe.threads, recipe.device) == (0, 1, "cpu")
     assert "norm" not in make_recipe({"method": "finetune"}, {}).settings  # nothing is held
 
 
@@ -113,12 +113,9 @@ def test_a_name_in_two_tables_is_told_apart():
         make_recipe({"method": "api"}, {"warm_up": 3})
 
 
-def test_quick_cuts_the_schedule_whatever_else_is_said():
+def test_the_most_epochs_win_over_the_recipe_file_and_a_change():
     assert make_recipe({}, {}).training["epochs"] == 30
-    assert make_recipe({"quick": True}, {}).training["epochs"] == 15
-    assert make_recipe({"quick": True}, {"epochs": 7}).training["epochs"] == 7
-    assert make_recipe({"quick": True}, {}, epochs=4).training["epochs"] == 4
-    assert make_recipe({"quick": True}, {}, epochs=50).training["epochs"] == 15
+    assert make_recipe({}, {}, epochs=4).training["epochs"] == 4
     assert make_recipe({}, {"epochs": 9}, epochs=50).training["epochs"] == 50
 
 
@@ -150,7 +147,7 @@ def test_a_change_without_a_name_is_refused(text):
 
 def test_the_dry_run_is_a_recipe_that_says_the_same(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    asked = ["--method", "code-cl", "--preset", "official", "--quick", "--seed", "4", "--tasks", "3", "--threads", "2"]
+    asked = "--method code-cl --preset official --epochs 7 --seed 4 --tasks 3 --threads 2".split()
     changes = ["--set", 'aperture={"*hidden.0*"=4.0,"*"=8.0}', "--set", "closed=['a\"b']", "--set", "samples=none"]
     code, printed, err = codecl(capsys, "run", *asked, *changes, "--dry-run")
     assert (code, err) == (0, "")
@@ -162,8 +159,8 @@ def test_the_dry_run_is_a_recipe_that_says_the_same(tmp_path, capsys, monkeypatc
     assert table["settings"]["closed"] == ['a"b']
     assert table["settings"]["samples"] == "none"
     assert table["settings"]["replace"] is True
-    assert table["training"]["epochs"] == 15
-    assert (table["seed"], table["tasks"], table["threads"], table["quick"]) == (4, 3, 2, True)
+    assert table["training"]["epochs"] == 7
+    assert (table["seed"], table["tasks"], table["threads"]) == (4, 3, 2)
 
 
 def test_differences_name_both_sides():
@@ -252,7 +249,10 @@ def test_the_own_reading_is_the_papers_but_for_what_it_names(monkeypatch):
             make_recipe({"method": "gpm", "preset": preset}, {})
 
 
-def test_a_benchmark_whose_learning_rate_was_not_chosen_has_no_fast_preset(monkeypatch):
-    monkeypatch.setattr(recipe_module, "_recipe_files", lambda benchmark: [{"training": {"lr": 0.1}}])
-    with pytest.raises(UsageError, match="has no preset 'fast' yet"):
-        make_recipe({"preset": "fast"}, {})
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_every_benchmark_has_a_fast_preset_with_a_rate_of_its_own(benchmark):
+    files = recipe_module._recipe_files(benchmark)
+    assert any("lr" in file.get("presets", {}).get("fast", {}).get("training", {}) for file in files)
+    training = make_recipe({"benchmark": benchmark, "preset": "fast"}, {}).training
+    assert training["rule"] == "annealed"
+    assert training["epochs"] <= 15

@@ -12,7 +12,7 @@ from codecl.runs.untrusted import MEGABYTE, parse_json, parse_toml, read_text
 
 A = [[80.0, None], [70.0, 90.0]]
 FIELDS = {
-    "method": "gpm", "benchmark": "split-cifar100", "preset": "paper", "quick": False, "seed": 0, "data": "official",
+    "method": "gpm", "benchmark": "split-cifar100", "preset": "paper", "seed": 0, "data": "official",
     "switches": {"split_seed": "0"}, "tasks": 2, "accuracy": A, "acc": 80.0, "bwt": -10.0, "epochs": [3, 3],
     "seconds": {"train": 60.0, "between_tasks": 5.0, "evaluate": 10.0}, "bytes": {"memory": 12, "per_task": 5},
     "threads": 1, "device": "cpu", "training": {"epochs": 3, "lr": 0.1}, "settings": {"closed": []},
@@ -50,7 +50,6 @@ def test_a_result_comes_back_as_it_was_written():
     ("change", "says"),
     [
         ({"method": None}, "method must be text; got None."),
-        ({"quick": 0}, "quick must be true or false; got 0."),
         ({"seed": True}, "seed must be a whole number; got True."),
         ({"settings": []}, r"settings must be a table; got \[\]."),
         ({"accuracy": [5, 6]}, r"accuracy\[0\] must be a list; got 5."),

@@ -42,12 +42,12 @@ def test_method_state_is_stored_as_computed(whole):
 def test_the_result_has_what_the_design_promises(whole):
     result = result_of(whole)
     kinds = {
-        "method": str, "benchmark": str, "preset": str, "quick": bool, "seed": int, "data": str, "tasks": int,
+        "method": str, "benchmark": str, "preset": str, "seed": int, "data": str, "tasks": int,
         "accuracy": list, "acc": float, "bwt": float, "seconds": dict, "bytes": dict, "threads": int, "versions": dict,
     }  # fmt: skip
     assert {key: type(result[key]) for key in kinds} == kinds
     assert (result["method"], result["benchmark"], result["preset"]) == ("code-cl", "permuted-digits", "paper")
-    assert (result["quick"], result["seed"], result["tasks"], result["threads"]) == (False, 0, 3, 1)
+    assert (result["seed"], result["tasks"], result["threads"]) == (0, 3, 1)
     assert result["data"] == "official"
     A = result["accuracy"]
     assert [len(row) for row in A] == [3, 3, 3]

@@ -16,7 +16,7 @@ from codecl.errors import USAGE, UsageError
 from codecl.runs.plugins import find_method
 from codecl.runs.progress import Display, JsonDisplay, open_display
 from codecl.runs.provenance import ACCEPTABLE
-from codecl.runs.recipe import QUICK_EPOCHS, Recipe, make_recipe, parse_change
+from codecl.runs.recipe import Recipe, make_recipe, parse_change
 from codecl.runs.trackers import TRACKERS, check_tracker
 from codecl.text import shown
 
@@ -49,7 +49,6 @@ def recipe_options(parser: Parser) -> None:
         help="paper (default) or official: as the paper prints, or as its authors run; own: CODE-CL with weights "
         "of a task's own; fast, fast-official or fast-own: the same settings in a few annealed epochs, for a laptop",
     )
-    add("--quick", action="store_true", default=None, help="at most 15 epochs a task")
     add("--tasks", type=int, metavar="N", help="the first N tasks only")
     add("--epochs", type=int, metavar="N", help="at most N epochs a task")
     add("--evaluate", metavar="WHEN", help="test all tasks so far after: all tasks (default), the last, or every:N")
@@ -80,15 +79,12 @@ def make_recipe_for(
     options: argparse.Namespace, given: dict[str, Any], changes: dict[str, Any] | None = None, **fixed: Any
 ) -> Recipe:
     """The recipe that ``options`` ask for, over what a file has ``given``; ``changes`` in place of ``--set``."""
-    names = ("method", "benchmark", "preset", "quick", "seed", "threads", "tasks", "device")
+    names = ("method", "benchmark", "preset", "seed", "threads", "tasks", "device")
     asked = given | {name: value for name in names if (value := getattr(options, name, None)) is not None}
     asked["device"] = check_device(asked.get("device", "auto"))
     if options.epochs is not None and options.epochs < 1:
         raise UsageError(f"--epochs must be 1 or more; got {options.epochs}.")
     changes = parse_changes(options) if changes is None else changes
-    epochs = options.epochs or changes.get("epochs", changes.get("training.epochs"))
-    if options.quick and isinstance(epochs, int) and epochs > QUICK_EPOCHS:
-        raise UsageError(f"--quick is at most {QUICK_EPOCHS} epochs a task, not {epochs}: leave one of the two out.")
     if options.infer_tasks:
         protects = find_method(asked.get("method", fixed.get("method", "code-cl"))).protects
         changes = {"infer_tasks": True} | ({"evidence": "auto"} if protects else {}) | changes

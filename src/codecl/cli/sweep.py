@@ -47,8 +47,8 @@ def sweep(options: argparse.Namespace) -> int:
     if options.search:
         return search(options)
     variations, seeds = parse_variations(options.vary), parse_seeds(options)
-    if {"epochs", "training.epochs"} & variations.keys() and (options.quick or options.epochs is not None):
-        raise UsageError("--vary epochs says how many there are: leave out --quick and --epochs.")
+    if {"epochs", "training.epochs"} & variations.keys() and options.epochs is not None:
+        raise UsageError("--vary epochs says how many there are: leave out --epochs.")
     base = make_recipe_for(options, {})
     tables: list[dict[str, dict[str, Any]]] = []  # what every cell changes, by its name
     recipes: dict[str, Recipe] = {}

@@ -81,7 +81,7 @@ def is_as_published(e: Experiment) -> bool:
     if c.benchmark not in BENCHMARKS or e.method not in METHODS:
         return False
     usual = {name: choices[0] for name, choices in BENCHMARKS[c.benchmark].switches.items()}
-    whole = c.epochs is None and not c.quick and c.tasks == c.all_tasks and dict(c.switches) == usual
+    whole = c.epochs is None and c.tasks == c.all_tasks and dict(c.switches) == usual
     return whole and e.departures.keys() <= COMPUTING
 
 

@@ -22,7 +22,7 @@ from codecl.runs.typed import is_number
 from codecl.text import one_line, plain, shown
 
 T = TypeVar("T")
-IDENTITY = ("method", "benchmark", "preset", "quick", "data", "tasks")
+IDENTITY = ("method", "benchmark", "preset", "data", "tasks")
 """What the seeds of an experiment share, beside all values that may be varied."""
 MEASURING = {"training.infer_tasks", "settings.evidence"}
 """Values that say what is measured and change nothing about the training."""
@@ -40,7 +40,6 @@ class Condition:
     preset: str
     tasks: int
     epochs: int | None
-    quick: bool
     data: str
     switches: tuple[tuple[str, str], ...]
 
@@ -60,7 +59,7 @@ class Condition:
         choices = BENCHMARKS[self.benchmark].switches if self.benchmark in BENCHMARKS else {}
         usual = {(name, first) for name, (first, *_) in choices.items()}
         parts = [self.benchmark, f"preset {self.preset}", self.tasks_learned]
-        parts += [epochs + " (quick)" * self.quick] * (without != "epochs")
+        parts += [epochs] * (without != "epochs")
         parts += [f"{s[0]} = {s[1]}" for s in self.switches if s not in usual and s[0] != without]
         return one_line(", ".join([*parts, *["subset data"] * (self.data == "subset")]))
 
@@ -69,14 +68,14 @@ class Condition:
         epochs = "whole" if self.epochs is None else f"{self.epochs}"
         return {
             "benchmark": self.benchmark, "preset": self.preset, "tasks": f"{self.tasks}",
-            "epochs": epochs if without != "epochs" else "", "quick": "yes" if self.quick else "no", "data": self.data,
+            "epochs": epochs if without != "epochs" else "", "data": self.data,
             "switches": ", ".join(f"{name} = {choice}" for name, choice in self.switches if name != without),
         }  # fmt: skip
 
     @property
     def order(self) -> tuple[Any, ...]:
         """Benchmarks as they are listed, the larger budgets first, and of those the paper's preset."""
-        budget = (-self.tasks, self.epochs is not None, -(self.epochs or 0), self.quick)
+        budget = (-self.tasks, self.epochs is not None, -(self.epochs or 0))
         place = position(self.benchmark, BENCHMARKS)
         return place, self.benchmark, budget, self.preset != "paper", self.preset, self.data, self.switches
 
@@ -124,7 +123,7 @@ class Experiment:
         whole = recipe is not None and recipe.training["epochs"] == epochs
         switches = tuple(sorted(r.switches.items()))
         preset = "fast" if r.preset in FAST_PRESETS else r.preset
-        return Condition(r.benchmark, preset, r.tasks, None if whole else epochs, r.quick, r.data, switches)
+        return Condition(r.benchmark, preset, r.tasks, None if whole else epochs, r.data, switches)
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -139,7 +138,7 @@ class Experiment:
     def usual(self) -> dict[str, Any]:
         """What the recipe file has for such a run of as many epochs; empty for a user's own method or benchmark."""
         r, epochs = self.first, self.first.training["epochs"]
-        recipe = published_recipe(r.method, r.benchmark, r.preset, r.quick)
+        recipe = published_recipe(r.method, r.benchmark, r.preset)
         if recipe is not None and recipe.training["epochs"] != epochs:
             recipe = published_recipe(r.method, r.benchmark, r.preset, epochs=epochs)
         return _values(settings=recipe.settings, training=recipe.training) if recipe else {}
@@ -244,12 +243,12 @@ def unvaried(experiments: Sequence[Experiment], ablations: Sequence[Ablation]) -
 
 @cache
 def published_recipe(
-    method: str, benchmark: str, preset: str, quick: bool = False, epochs: int | None = None
+    method: str, benchmark: str, preset: str, epochs: int | None = None
 ) -> Recipe | None:
     """What the recipe files say; None for a method or a benchmark of the user's own."""
     if method not in METHODS or benchmark not in BENCHMARKS or preset not in PRESETS:
         return None
-    return make_recipe({"method": method, "benchmark": benchmark, "preset": preset, "quick": quick}, {}, epochs)
+    return make_recipe({"method": method, "benchmark": benchmark, "preset": preset}, {}, epochs)
 
 
 def _identity(e: Experiment, without: str = "") -> str:

@@ -35,7 +35,7 @@ def summary_figures(analysis: Analysis) -> list[Drawing]:
         for group in by_condition(analysis.main):
             c = group[0].condition
             epochs = "whole" if c.epochs is None else f"{c.epochs}-epochs"
-            where = slug(f"{c.benchmark}-{c.preset}-{c.tasks}-tasks-{epochs}{'-quick' * c.quick}")
+            where = slug(f"{c.benchmark}-{c.preset}-{c.tasks}-tasks-{epochs}")
             styles = line_styles(group, [t.base for t in analysis.transfers])
             made = [seen(group, styles, unique(f"seen-{where}", taken))]
             if len(group) > 1:

@@ -76,7 +76,7 @@ class Inspection:
         recipe, result, at = self.recipe, self.record.result, self.last_epoch
         return {
             "run": str(self.record.path),
-            **{name: getattr(recipe, name) for name in ("method", "benchmark", "preset", "quick", "seed")},
+            **{name: getattr(recipe, name) for name in ("method", "benchmark", "preset", "seed")},
             "of_tasks": recipe.tasks or self.all_tasks,
             "all_tasks": self.all_tasks,
             "joint": self.joint,
@@ -118,7 +118,7 @@ class Inspection:
         lines = [
             f"{method} on {recipe.benchmark}, preset {recipe.preset}, seed {recipe.seed}: {state}",
             f"{tasks} tasks{' at once' * self.joint}, at most {recipe.training.get('epochs', '?')} epochs"
-            f"{' each' * (not self.joint)}{', --quick' * recipe.quick}",
+            f"{' each' * (not self.joint)}",
         ]
         return "\n".join(
             [*lines, *([f"other than the recipe for it: {'; '.join(self.changed)}"] if self.changed else [])]

@@ -32,7 +32,6 @@ FAST_PRESETS = {"fast": "paper", "fast-official": "official", "fast-own": "own"}
 PRESETS = {reading: reading for reading in READINGS} | FAST_PRESETS
 """The presets, and the reading of the method that each takes."""
 TABLES = ("training", "settings", "data")
-QUICK_EPOCHS = 15
 FAST = {"rule": "annealed", "epochs": 15}
 NOT_SETTINGS = {"model", "forward", "loss", "heads", "skip", "added", "seed", "group"}
 ELSEWHERE = {"seed", "device"}
@@ -52,7 +51,6 @@ class Recipe:
     method: str = "code-cl"
     benchmark: str = EMBEDDED
     preset: str = "paper"
-    quick: bool = False
     seed: Annotated[int, _of_64_bits] = 0
     threads: Annotated[int, between(1, 1024)] = 1
     device: str = "cpu"
@@ -114,8 +112,6 @@ def make_recipe(asked: Mapping[str, Any], changes: Mapping[str, Any], epochs: in
         for name, hint in setting_hints(method).items():
             check(name, tables["settings"].get(name), hint if name in settings else Any)
     tables["data"] = _choices(tables["data"], switches)
-    if recipe.quick:
-        _cut_schedule(training, keep_patience="patience" in changes)
     return replace(recipe, **tables)  # type: ignore[arg-type]
 
 
@@ -165,14 +161,6 @@ def _choices(data: Mapping[str, Any], switches: Mapping[str, Sequence[str]]) -> 
         if choice not in switches[switch]:
             raise UsageError(f"data: {unknown_name(f'choice of {switch}', choice, switches[switch])}")
     return chosen
-
-
-def _cut_schedule(training: dict[str, Any], keep_patience: bool) -> None:
-    """At most ``QUICK_EPOCHS``; patience is cut with them, or the learning rate would never decay."""
-    if training["epochs"] > QUICK_EPOCHS:
-        if not keep_patience:
-            training["patience"] = max(2, round(training["patience"] * QUICK_EPOCHS / training["epochs"]))
-        training["epochs"] = QUICK_EPOCHS
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
@@ -232,8 +220,6 @@ def _published(benchmark: str, method: str, preset: str) -> dict[str, dict[str, 
     fast = [file["presets"]["fast"] for file in files if "fast" in file.get("presets", {})]
     schedules = reading
     if preset in FAST_PRESETS:
-        if files and not fast:
-            raise UsageError(f"{benchmark} has no preset {preset!r} yet: its learning rate was not chosen. Use paper.")
         schedules = [*({"training": file.get("training", {})} for file in files), {"training": FAST}, *fast]
     like = {name: values.get("like") for file in files for name, values in file.get("methods", {}).items()}
     names = [method]  # it comes last, after those it is like

@@ -43,7 +43,6 @@ class Result(Checked):
     method: str
     benchmark: str
     preset: str
-    quick: bool
     seed: int
     data: str
     switches: dict[str, str]

@@ -164,7 +164,7 @@ def validate(trainer: Trainer, tasks: int) -> list[float]:
 
 
 def _result(recipe: Recipe, trainer: Trainer) -> Result:
-    same = ("method", "benchmark", "preset", "quick", "seed", "threads", "device", "training")
+    same = ("method", "benchmark", "preset", "seed", "threads", "device", "training")
     progress = trainer.progress
     return Result(
         **{name: getattr(recipe, name) for name in same},
