@@ -147,7 +147,7 @@ def test_a_change_without_a_name_is_refused(text):
 
 def test_the_dry_run_is_a_recipe_that_says_the_same(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    asked = ["--method", "code-cl", "--preset", "official", "--epochs", "7", "--seed", "4", "--tasks", "3", "--threads", "2"]
+    asked = ["--method", "code-cl", "--preset", "official", "--epochs=7", "--seed=4", "--tasks=3", "--threads=2"]
     changes = ["--set", 'aperture={"*hidden.0*"=4.0,"*"=8.0}', "--set", "closed=['a\"b']", "--set", "samples=none"]
     code, printed, err = codecl(capsys, "run", *asked, *changes, "--dry-run")
     assert (code, err) == (0, "")
