@@ -242,9 +242,7 @@ def unvaried(experiments: Sequence[Experiment], ablations: Sequence[Ablation]) -
 
 
 @cache
-def published_recipe(
-    method: str, benchmark: str, preset: str, epochs: int | None = None
-) -> Recipe | None:
+def published_recipe(method: str, benchmark: str, preset: str, epochs: int | None = None) -> Recipe | None:
     """What the recipe files say; None for a method or a benchmark of the user's own."""
     if method not in METHODS or benchmark not in BENCHMARKS or preset not in PRESETS:
         return None
