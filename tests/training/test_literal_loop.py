@@ -62,6 +62,8 @@ def literal_training(stream, plan):
                 if plan.keep == "last" or best is None or score >= best:
                     best, kept = score, {name: value.clone() for name, value in model.state_dict().items()}
                 continue
+            if not plan.restore:
+                kept = {name: value.clone() for name, value in model.state_dict().items()}
             if best is None or score > best:
                 best, bad = score, 0
                 kept = {name: value.clone() for name, value in model.state_dict().items()}
@@ -91,6 +93,7 @@ def literal_training(stream, plan):
 PLANS = {
     "loss": PLAN,
     "accuracy": replace(PLAN, rule="accuracy", factor=3.0, decay=1.5, min_lr=0.2),
+    "accuracy, the last": replace(PLAN, rule="accuracy", factor=3.0, decay=1.5, min_lr=0.2, restore=False),
     "momentum": replace(PLAN, lr=0.1, min_lr=0.01, momentum=0.9),
     "weight decay": replace(PLAN, weight_decay=0.05, epochs=3),
     "annealed": replace(PLAN, rule="annealed", epochs=4),
@@ -124,8 +127,10 @@ def test_the_plans_above_stop_early_and_decay():
         assert any(len(set(of)) > 1 for of in rates), name
 
 
-def test_the_best_of_the_annealed_epochs_is_not_the_last():
-    best, last = (
-        literal_training(small_stream(), replace(PLANS["annealed, the best"], keep=k))[1] for k in ("best", "last")
-    )
-    assert differ(best, last)
+@pytest.mark.parametrize(
+    ("best", "last"),
+    [(PLANS["annealed, the best"], {"keep": "last"}), (PLANS["accuracy"], {"restore": False})],
+)
+def test_the_best_epoch_is_not_the_last(best, last):
+    one, other = (literal_training(small_stream(), plan)[1] for plan in (best, replace(best, **last)))
+    assert differ(one, other)

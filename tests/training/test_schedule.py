@@ -128,6 +128,13 @@ def test_loss_rule_step_by_step():
     assert rule.stopped
 
 
+@given(sequences, settings, st.sampled_from([LossRule, AccuracyRule]))
+def test_without_going_back_to_the_best_the_last_counts_and_nothing_else_changes(epochs, chosen, kind):
+    rates, _, end = played(kind(*chosen), epochs)
+    kept = list(range(len(rates)))
+    assert played(kind(*chosen, restore=False), epochs) == (rates, kept, end)
+
+
 def test_books_at_the_threshold_are_not_below_it():
     rule = AccuracyRule(lr=0.8, patience=1, factor=2, threshold=0.4)
     verdicts = [rule.update(1.0, 50.0) for _ in range(6)]

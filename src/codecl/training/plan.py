@@ -38,7 +38,8 @@ class Plan:
         decay: What ``accuracy`` divides the rate by.
         warm_up: The share of the steps over which ``annealed`` raises the rate to ``lr``.
         keep: The weights that count under ``annealed``: of the ``last`` epoch, or of the ``best`` by validation
-            accuracy. Early stopping always returns to its best epoch.
+            accuracy.
+        restore: Whether early stopping goes back to its best epoch, or keeps the last, at the lowest rate.
         evaluation_batch: Inputs per batch in validation and test.
         infer_tasks: Whether accuracy is also measured without telling the task, after the last one.
         optimizer: ``sgd``, ``adam`` or ``adamw``; momentum and Nesterov's are SGD's alone.
@@ -60,6 +61,7 @@ class Plan:
     decay: float = 2.0
     warm_up: float = 0.2
     keep: Literal["last", "best"] = "last"
+    restore: bool = True
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
@@ -112,8 +114,8 @@ class Plan:
         if self.rule == "annealed":
             return AnnealedRule(self.lr, self.warm_up, self.keep)
         if self.rule == "loss":
-            return LossRule(self.lr, self.patience, self.factor, self.min_lr)
-        return AccuracyRule(self.lr, self.patience, self.factor, self.min_lr, decay=self.decay)
+            return LossRule(self.lr, self.patience, self.factor, self.min_lr, restore=self.restore)
+        return AccuracyRule(self.lr, self.patience, self.factor, self.min_lr, decay=self.decay, restore=self.restore)
 
     def new_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer for a new task; the rule sets its learning rate before every step."""

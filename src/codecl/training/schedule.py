@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 
@@ -82,15 +82,22 @@ class Rule:
 
 
 class EarlyStopping(Rule):
-    """What the early-stopping rules share: bad epochs in a row are counted, and an epoch that improves ends the row."""
+    """What the early-stopping rules share: bad epochs in a row are counted, and an epoch that improves ends the row.
+
+    The weights of the best epoch count; without ``restore``, those of the last one, whatever its validation data say.
+    """
 
     kept = (*Rule.kept, "bad")
 
-    def __init__(self, lr: float, patience: int, **above: tuple[float, float]) -> None:
+    def __init__(self, lr: float, patience: int, restore: bool, **above: tuple[float, float]) -> None:
         super().__init__(lr, patience=(patience, 0.0), **above)
         if type(patience) is not int:
             raise ValueError(f"patience is a number of epochs; got {patience!r}.")
-        self.patience, self.bad = patience, 0
+        self.patience, self.restore, self.bad = patience, restore, 0
+
+    def update(self, loss: float, accuracy: float) -> Verdict:
+        verdict = super().update(loss, accuracy)
+        return verdict if self.restore else replace(verdict, improved=True)
 
     def after_epoch(self, improved: bool) -> None:
         self.bad = 0 if improved else self.bad + 1
@@ -108,8 +115,8 @@ class LossRule(EarlyStopping):
     After ``patience`` bad epochs in a row ``lr`` is divided by ``factor``; below ``min_lr`` the task is over, at once.
     """
 
-    def __init__(self, lr: float, patience: int, factor: float, min_lr: float) -> None:
-        super().__init__(lr, patience, factor=(factor, 1.0), min_lr=(min_lr, 0.0))
+    def __init__(self, lr: float, patience: int, factor: float, min_lr: float, *, restore: bool = True) -> None:
+        super().__init__(lr, patience, restore, factor=(factor, 1.0), min_lr=(min_lr, 0.0))
         self.factor, self.min_lr = factor, min_lr
 
     def score(self, loss: float, accuracy: float) -> float:
@@ -131,8 +138,10 @@ class AccuracyRule(EarlyStopping):
 
     kept = (*EarlyStopping.kept, "book")
 
-    def __init__(self, lr: float, patience: int, factor: float, threshold: float, *, decay: float = 2.0) -> None:
-        super().__init__(lr, patience, factor=(factor, 1.0), threshold=(threshold, 0.0), decay=(decay, 1.0))
+    def __init__(
+        self, lr: float, patience: int, factor: float, threshold: float, *, decay: float = 2.0, restore: bool = True
+    ) -> None:
+        super().__init__(lr, patience, restore, factor=(factor, 1.0), threshold=(threshold, 0.0), decay=(decay, 1.0))
         self.factor, self.threshold, self.decay, self.book = factor, threshold, decay, float(lr)
 
     def bad_epoch(self) -> None:
