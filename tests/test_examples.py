@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from codecl import CodeCL, Method
+from codecl.benchmarks.registry import BENCHMARKS
+from tests.benchmarks.files import cifar100
 
 pytestmark = pytest.mark.slow
 
@@ -143,3 +146,17 @@ def test_an_example_prints_both_rows(name, pictures, monkeypatch, capsys):
     for label in ("fine-tuning", "CODE-CL"):
         (row,) = [line for line in printed if line.startswith(label)]
         assert row.count("(") == 2  # beside each last accuracy, the one just after learning
+
+
+def test_what_is_chosen_on_test_data_differs_in_nothing_else(tmp_path):
+    def all_of(part):
+        return part.take(torch.arange(len(part)))
+
+    cifar100(tmp_path, 400)
+    chosen = load("chosen_on_test").CHOSEN_ON_TEST.stream(tmp_path, 3)
+    honest = BENCHMARKS["split-cifar100"].stream(tmp_path, 3)
+    for one, other in zip(chosen.tasks, honest.tasks, strict=True):
+        assert one.validation is one.test
+        assert len(other.validation) != len(other.test)
+        assert all(map(torch.equal, all_of(one.train), all_of(other.train)))
+        assert all(map(torch.equal, all_of(one.test), all_of(other.test)))
