@@ -34,6 +34,30 @@ def accuracy(run: Path) -> list[list[float | None]]:
     return json.loads((run / "result.json").read_text())["accuracy"]  # type: ignore[no-any-return]
 
 
+LOSING = """
+import atexit, sys
+from codecl.__main__ import main
+from codecl.cli import run
+from codecl.runs.processes import ProcessLost
+
+def lose(_):
+    raise ProcessLost("another process has ended")
+
+atexit.register(print, "the interpreter shuts down")
+run.run_one = lose
+print("learning")
+sys.exit(main())
+"""
+
+
+def test_a_process_that_lost_another_is_left_before_its_threads_can_ask_for_an_interpreter_that_ends() -> None:
+    command = [sys.executable, "-c", LOSING, "run"]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "learning\n", "codecl: another process has ended\n")
+
+
 def test_a_killed_process_ends_the_run_with_a_message_and_it_resumes(tmp_path: Path) -> None:
     epochs = ["--epochs", "16"]
     first, second = start([*RUN, *epochs, "--out", str(tmp_path / "two")])

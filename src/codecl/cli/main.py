@@ -16,6 +16,7 @@ from codecl.cli import benchmarks, compare, data, export, inspect, memory, metho
 from codecl.cli.options import Parser, warn
 from codecl.errors import FAILED, STOPPED, USAGE, UsageError
 from codecl.files import FULL, NotRegular
+from codecl.runs.processes import ProcessLost
 from codecl.training.schedule import Diverged
 
 COMMANDS = (run, compare, sweep, repeat, watch, report, inspect, export, data, memory, methods, benchmarks)
@@ -33,6 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.command(options)
         sys.stdout.flush()  # here, where a reader that has gone is no error
         return code
+    except ProcessLost as error:
+        warn(str(error))
+        sys.stdout.flush()
+        os._exit(USAGE)
     except (UsageError, ModuleNotFoundError) as error:
         warn(str(error))
         return USAGE

@@ -18,6 +18,13 @@ LOST = ("closed by peer", "Connection reset", "Broken pipe", "Connection refused
 """What torch says where another process has gone."""
 
 
+class ProcessLost(UsageError):
+    """Another process of the run has ended; this one is to be left by ``os._exit``.
+
+    Threads of the group may still be at work: one that asks for the interpreter while it shuts down aborts the process.
+    """
+
+
 @contextmanager
 def joined(device: str) -> Iterator[dist.ProcessGroup | None]:
     """The group of all processes that ``torchrun`` started; None where this one is alone."""
@@ -29,7 +36,7 @@ def joined(device: str) -> Iterator[dist.ProcessGroup | None]:
         yield dist.group.WORLD
     except RuntimeError as error:
         if any(words in str(error) for words in LOST):
-            raise UsageError(
+            raise ProcessLost(
                 "another process of this run has ended. What was computed is kept; the same command again goes on."
             ) from error
         raise
