@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from codecl import CodeCL, Method
-from codecl.benchmarks.registry import BENCHMARKS
-from tests.benchmarks.files import cifar100
+from codecl.runs.recipe import make_recipe
+from codecl.runs.run import run
+from codecl.runs.rundir import RunDirectory
+from tests.runs.running import difference_of_runs, epochs_of
 
 pytestmark = pytest.mark.slow
 
@@ -148,15 +149,32 @@ def test_an_example_prints_both_rows(name, pictures, monkeypatch, capsys):
         assert row.count("(") == 2  # beside each last accuracy, the one just after learning
 
 
-def test_what_is_chosen_on_test_data_differs_in_nothing_else(tmp_path):
-    def all_of(part):
-        return part.take(torch.arange(len(part)))
+def test_measuring_every_epoch_on_test_data_changes_no_bit_of_a_run(tmp_path, capsys):
+    which = load("which_epoch")
+    asked = {"benchmark": "permuted-digits", "preset": "official", "tasks": 2}
+    recipe = make_recipe(asked, {"epochs": 6, "patience": 1, "rule": "accuracy"})
+    watched = which.learn(recipe, tmp_path / "watched", tmp_path)
+    whole = run(recipe, RunDirectory(tmp_path / "plain"))
+    assert not difference_of_runs(tmp_path / "watched", tmp_path / "plain")
+    assert [(t, epoch, rate, validation) for epochs in watched for t, epoch, rate, validation, _ in epochs] == [
+        (e["task"], e["epoch"], e["lr"], e["validation_accuracy"]) for e in epochs_of(tmp_path / "plain")
+    ]
+    for t, epochs in enumerate(watched):
+        kept, last, best = which.choices(epochs)
+        assert kept[4] == whole.accuracy[t][t]  # measured again once the task had ended
+        assert last is epochs[-1]
+        assert best[4] == max(epoch[4] for epoch in epochs)
+    which.show(watched)
+    *_, one, two, mean = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert mean[0] == "mean"
+    for of_means, of_tasks in ((1, 3), (2, 4), (3, 6), (4, 7), (5, 8)):  # the mean has neither epochs nor rates
+        both = (float(one[of_tasks]) + float(two[of_tasks])) / 2
+        assert float(mean[of_means]) == pytest.approx(both, abs=0.01)
 
-    cifar100(tmp_path, 400)
-    chosen = load("chosen_on_test").CHOSEN_ON_TEST.stream(tmp_path, 3)
-    honest = BENCHMARKS["split-cifar100"].stream(tmp_path, 3)
-    for one, other in zip(chosen.tasks, honest.tasks, strict=True):
-        assert one.validation is one.test
-        assert len(other.validation) != len(other.test)
-        assert all(map(torch.equal, all_of(one.train), all_of(other.train)))
-        assert all(map(torch.equal, all_of(one.test), all_of(other.test)))
+
+def test_an_epoch_that_was_measured_twice_counts_as_measured_last(tmp_path):
+    which = load("which_epoch")
+    recipe = make_recipe({"benchmark": "permuted-digits", "preset": "official", "tasks": 1}, {"epochs": 2})
+    (tmp_path / "run.csv").write_text("0,1,0.5,101.0,101.0\n")  # of a run that was killed before it saved the epoch
+    ((first, _),) = which.learn(recipe, tmp_path / "run", tmp_path)
+    assert max(first[3:]) <= 100
