@@ -56,6 +56,18 @@ def test_a_sweep_without_its_base_stays_among_the_methods(tmp_path):
     assert labels == ["code-cl, aperture = 2", "code-cl, aperture = 9"]
 
 
+def test_runs_without_a_seed_in_common_are_no_ablation(tmp_path):
+    """They differ in the seed as well; the row beside them may be one of the method's further seeds."""
+    write_run(tmp_path / "a", "er", seed=0)
+    write_run(tmp_path / "b", "er", seed=1, changes={"precision": "bf16"})
+    made = tables(tmp_path)
+    assert "ablation-precision" not in made
+    assert [line["method"] for line in lines(made["results"])] == ["er", "er, precision = bf16"]
+    write_run(tmp_path / "c", "er", seed=1)
+    write_run(tmp_path / "d", "er", seed=2, changes={"precision": "fp16"})
+    assert [line["precision"] for line in lines(tables(tmp_path)["ablation-precision"])] == ["bf16", "float32"]
+
+
 def test_two_budgets_are_no_reason_to_leave_a_method_out(tmp_path):
     for epochs in (6, 12):
         write_run(tmp_path / f"{epochs}", "code-cl", changes={"lr": 0.02}, epochs=epochs)

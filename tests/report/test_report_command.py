@@ -87,6 +87,7 @@ def test_without_a_seed_in_common_the_seeds_are_named(here, capsys):
 def test_what_only_stands_in_an_ablation_is_not_missed_in_the_table_of_transfer(here, capsys):
     write_run(here / "runs/a", "gpm")
     write_run(here / "runs/b", "code-cl", SECOND)
+    write_run(here / "runs/b7", "code-cl", SECOND, seed=7)
     write_run(here / "runs/c", "code-cl", SECOND, seed=7, changes={"aperture": 2})
     _, out, _ = report(capsys, "runs")
     assert "+8.00" in out

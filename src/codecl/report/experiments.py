@@ -158,6 +158,10 @@ class Experiment:
     def seeds(self) -> str:
         return f"seed{'s' * (len(self.runs) > 1)} {', '.join(str(run.seed) for run in self.runs)}"
 
+    def shares_a_seed(self, other: Experiment) -> bool:
+        """Whether a seed was run in both; no experiment is another one."""
+        return self is not other and not {run.seed for run in self.runs}.isdisjoint(run.seed for run in other.runs)
+
     def of_seed(self, seed: int) -> Run:
         """The run of ``seed`` that is counted."""
         return next(run for run in self.runs if run.seed == seed)
@@ -215,14 +219,18 @@ def by_condition(experiments: Iterable[Experiment]) -> list[list[Experiment]]:
 
 
 def find_ablations(experiments: Sequence[Experiment]) -> list[Ablation]:
-    """Every set of two or more experiments that differ in one value alone; of a grid, each of its lines."""
+    """Every set of two or more experiments that differ in one value alone; of a grid, each of its lines.
+
+    One that has no seed in common with another differs in more than that value, and is left out.
+    """
     keys = dict.fromkeys(key for e in experiments for key in e.values if key not in MEASURING)
     return [ablation for key in keys for ablation in _ablations_over(key, experiments)]
 
 
 def _ablations_over(key: str, experiments: Sequence[Experiment]) -> Iterator[Ablation]:
     groups = _grouped([e for e in experiments if key in e.values], lambda e: _identity(e, without=key))
-    lines = [sorted(group, key=lambda e: sort_key(e.values[key])) for group in groups if len(group) > 1]
+    groups = [[e for e in group if any(e.shares_a_seed(other) for other in group)] for group in groups]
+    lines = [sorted(group, key=lambda e: sort_key(e.values[key])) for group in groups if group]
     for alike in _grouped(lines, lambda line: (line[0].condition.title(short_key(key)), line[0].method)):
         differing = _differing([line[0] for line in alike])
         for line in alike:
