@@ -15,6 +15,7 @@ from tests.methods.hat_cases import NETWORKS, Norms, harden, outputs, pictures, 
 OPTIMIZERS = {
     "sgd": lambda p: optim.SGD(p, lr=0.1),
     "momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
+    "nesterov": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
     "decay": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
     "adam": lambda p: optim.Adam(p, lr=0.01),
     "adamw": lambda p: optim.AdamW(p, lr=0.01, weight_decay=0.3),

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,23 @@ def test_a_single_run_is_repeated_under_its_own_name(recorded, tmp_path, capsys)
     assert (tmp_path / "again" / "a" / "result.json").exists()
 
 
+@pytest.mark.slow
+def test_runs_whose_data_are_not_there_are_left_out(recorded, tmp_path, capsys):
+    nowhere = tmp_path / "nowhere"
+    nowhere.mkdir()
+    for method in ("gpm", "sgp"):
+        shutil.copytree(RECORDS / "permuted-mnist" / "fast" / f"{method}-seed0", recorded / "mnist" / method)
+    words = ("repeat", recorded, "--out", tmp_path / "again", "--data-dir", nowhere, "--quiet")
+    code, out, err = codecl(capsys, *words, "--only", "a", "--only", "mnist/*")
+    assert code == 1
+    assert "1 of 1 the same" in out
+    assert err.splitlines()[-1].startswith("codecl: permuted-mnist, 2 of 3 runs, is left out: MNIST is not at ")
+
+    code, out, err = codecl(capsys, *words, "--only", "mnist/*")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith("codecl: MNIST is not at ")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -79,6 +97,12 @@ def test_a_difference_is_the_largest_of_all_accuracies():
     assert largest_difference(before["x"], after["x"]) == 4.0
     assert largest_difference(before["x"], before["x"]) == 0.0
     assert "0 of 1 the same" in compare_repetitions(before, after)
+
+
+def test_other_data_are_named():
+    before = {"x": make_result("gpm", 0, [[80.0, None], [70.0, 90.0]])}
+    after = {"x": replace(before["x"], data="subset")}
+    assert "the same (data: official, and subset again)" in compare_repetitions(before, after)
 
 
 def test_every_record_of_the_project_can_be_repeated():

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from codecl import API, DFGP, GPM, SGP, TRGP, TRGPSD, CodeCL, Method
+from codecl import API, CUBER, DFGP, GPM, SGP, TRGP, TRGPSD, CodeCL, Method
 from codecl.methods import METHODS
 from codecl.training.check import network, small_stream
 from codecl.training.engine import Trainer
@@ -115,7 +115,11 @@ FULL = {
     "trgp-sd": partial(TRGPSD, threshold=1.0, samples=None),
     "dfgp": partial(DFGP, threshold=1.0, samples=None),
     "api": partial(API, threshold=1.0, samples=None),
+    "cuber": partial(CUBER, threshold=1.0, samples=None, agreement=1.0),
     "code-cl": partial(CodeCL, aperture=1e5, samples=None, free_dims=2),
+    "code-cl, norms of each task": partial(CodeCL, aperture=1e5, samples=None, free_dims=2, norm="per-task"),
+    "code-cl, official": partial(CodeCL.official, aperture=1e5, samples=None, free_dims=2),
+    "code-cl, own": partial(CodeCL.own, aperture=1e5, samples=None, free_dims=2),
 }
 
 

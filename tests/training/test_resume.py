@@ -11,10 +11,16 @@ from tests.training.small import PLAN, assert_same_bits, small_stream, train
 from tests.training.storage import Interrupted, Storage
 
 
-@pytest.mark.parametrize("rule", slow_but(["loss", "accuracy", "annealed"], "loss"))
+@pytest.mark.parametrize(
+    "rule",
+    slow_but(
+        [{"rule": "loss"}, {"rule": "accuracy"}, {"rule": "annealed"}, {"rule": "annealed", "keep": "best"}],
+        {"rule": "loss"},
+    ),
+)
 def test_rule_and_momentum_go_on_where_they_were(rule):
     """From every write of a run in which the learning rate falls and momentum builds up."""
-    plan = replace(PLAN, rule=rule, momentum=0.9, lr=0.2, min_lr=0.05, decay=1.5, epochs=5)
+    plan = replace(PLAN, **rule, momentum=0.9, lr=0.2, min_lr=0.05, decay=1.5, epochs=5)
     rates = []
     whole = train(CodeCL, small_stream(2), plan, observers=(lambda e: rates.append(e.get("lr")),))
     assert len(set(rates)) > 2

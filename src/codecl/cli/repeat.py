@@ -7,11 +7,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from codecl.cli.options import add_command, check_device, running_options, warn
+from codecl.benchmarks.data.images import MissingData
+from codecl.cli.options import add_command, check_device, data_root, running_options, warn
 from codecl.cli.run_many import launching_options, run_and_show
-from codecl.errors import UsageError
+from codecl.errors import FAILED, UsageError
 from codecl.report.records import Run, find_runs
 from codecl.report.repetition import compare_repetitions
+from codecl.runs.recipe import Recipe
+from codecl.runs.run import make_stream
 from codecl.runs.rundir import RunDirectory
 from codecl.text import one_line
 
@@ -41,14 +44,33 @@ def repeat(options: argparse.Namespace) -> int:
     recipes = {name: RunDirectory(run.record.path, options.trust).recipe() for name, run in runs.items()}
     for recipe in recipes.values():
         check_device(recipe.device)
-    recorded = {name: run.result for name, run in runs.items()}
-    return run_and_show(
+    possible = _with_data(recipes, data_root(options))
+    recorded = {name: runs[name].result for name in possible}
+    code = run_and_show(
         options,
-        recipes,
+        possible,
         options.out,
         lambda results: [compare_repetitions(recorded, results)] if results else [],
         {"recorded": {name: result.to_fields() for name, result in recorded.items()}},
     )
+    return code if len(possible) == len(recipes) else code or FAILED
+
+
+def _with_data(recipes: dict[str, Recipe], root: Path) -> dict[str, Recipe]:
+    """Those of ``recipes`` whose data are there; which are not is said, a line for each benchmark."""
+    missing: dict[str, MissingData] = {}
+    for recipe in {recipe.benchmark: recipe for recipe in recipes.values()}.values():
+        try:
+            make_stream(recipe, root)
+        except MissingData as error:
+            missing[recipe.benchmark] = error
+    possible = {name: recipe for name, recipe in recipes.items() if recipe.benchmark not in missing}
+    if missing and not possible:
+        raise next(iter(missing.values()))
+    for benchmark, error in missing.items():
+        runs = sum(recipe.benchmark == benchmark for recipe in recipes.values())
+        warn(f"{benchmark}, {runs} of {len(recipes)} runs, is left out: {error}")
+    return possible
 
 
 def _chosen(options: argparse.Namespace) -> dict[str, Run]:

@@ -12,12 +12,21 @@ def compare_repetitions(recorded: Mapping[str, Result], again: Mapping[str, Resu
     """A row for every run that was repeated, and how many came out the same to the last digit."""
     apart = {name: largest_difference(recorded[name], result) for name, result in again.items()}
     rows = [
-        [name, f"{recorded[name].acc:.2f}", f"{again[name].acc:.2f}", "the same" if not by else f"{by:.2f}"]
+        [
+            name,
+            f"{recorded[name].acc:.2f}",
+            f"{again[name].acc:.2f}",
+            ("the same" if not by else f"{by:.2f}") + _other_data(recorded[name], again[name]),
+        ]
         for name, by in apart.items()
     ]
     same = sum(not by for by in apart.values())
     head = ["run", "ACC % recorded", "ACC % again", "an accuracy differs by up to"]
     return f"{table(head, rows)}\n{same} of {len(rows)} the same in every accuracy, to the last digit"
+
+
+def _other_data(recorded: Result, again: Result) -> str:
+    return "" if recorded.data == again.data else f" (data: {recorded.data}, and {again.data} again)"
 
 
 def largest_difference(recorded: Result, again: Result) -> float:
