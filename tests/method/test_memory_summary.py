@@ -204,6 +204,7 @@ def test_a_method_of_ones_own_adds_a_few_lines():
     method.begin_task(1, TASKS[1])
     assert method.memory_summary()["first.weight"]["found"] == 1
     again = Noting(mlp(), heads=["head"])
+    again.model.load_state_dict(method.model.state_dict())
     again.load_state_dict(method.state_dict())
     assert again.notes == {"first.weight": {"found": 1, "more": [1, 2]}}
     again.note("first.weight", found=9)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from codecl.attach.effective import Expansion
 from codecl.attach.weight import ProtectedWeight, add_exactly
 
 
@@ -54,6 +55,11 @@ class ExtendedWeight(ProtectedWeight):
 
     def seen(self, W: Tensor) -> Tensor:
         return W[..., : self.shape[2]] if self.change is None else self.change.weight(W)
+
+    def projected_rows(self, X: Tensor, i: int) -> Tensor:
+        """With the mixtures of the task that is shown, and zeros for the columns that it does not know."""
+        X = self.change.widen(X, i) if isinstance(self.change, Expansion) else X
+        return F.pad(X, (0, self.width - X.shape[1]))
 
     def rows(self, X: Tensor) -> Tensor:
         """Zeros for the columns that the current task does not know."""

@@ -131,6 +131,10 @@ class ProtectedWeight:
         """What the current task sees of ``stack``, ``[g, o, d]``."""
         return W if self.change is None else self.change.weight(W)
 
+    def projected_rows(self, X: Tensor, i: int) -> Tensor:
+        """The rows of matrix ``i`` as its projection meets them."""
+        return X
+
     def rows(self, X: Tensor) -> Tensor:
         """Rows ``X'`` with ``X' Wᵀ = X W_effᵀ``, where ``W`` is ``stack`` and ``W_eff`` is ``seen``."""
         return X if self.change is None else self.change.rows(X)

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain
 from typing import Any, Literal, Self
 
-import torch
 from torch import Tensor, nn, optim
 
 from codecl.attach import (
@@ -30,6 +29,7 @@ from codecl.attach.sharded_weight import ShardedWeight
 from codecl.attach.shards import put
 from codecl.attach.structure import Structure
 from codecl.attach.survey import Policy
+from codecl.method.clearing import ClearingGradients, refuse_attached
 from codecl.method.gradients import Loss, cross_entropy_with_second, mean_gradients
 from codecl.method.groups import unwrapped
 from codecl.method.guard import Project
@@ -45,6 +45,7 @@ from codecl.method.shards import plain_copy
 from codecl.method.state import (
     ForeignState,
     check_finite,
+    check_same_model,
     check_state,
     size,
     state_within_task,
@@ -111,6 +112,7 @@ class Method(Hooks):
     ) -> None:
         check(buffers in ("hold", "free"), "buffers", buffers, "'hold' or 'free'")
         refuse_wrappers(model)
+        refuse_attached(model)
         self.model, self.forward = model, forward
         self.replicas = Replicas(group)
         self.replicas.check(self)
@@ -175,6 +177,7 @@ class Method(Hooks):
     def begin_task(self, task: Task, loader: Iterable[Any] | None = None) -> None:
         """Get ready to learn ``task``, a new name or number; ``loader`` yields its training batches."""
         self._check_attached()
+        self._check_not_showing()
         if self.is_learning:
             raise RuntimeError(f"task {self.tasks[-1]!r} was begun and not ended: call end_task(loader) first.")
         task = task_name(task)
@@ -220,6 +223,7 @@ class Method(Hooks):
     def end_task(self, loader: Iterable[Any] | None = None) -> None:
         """Make the task that was learned part of the past; ``loader`` yields its training batches."""
         self._check_attached()
+        self._check_not_showing()
         if not self.is_learning:
             raise RuntimeError("no task is being learned: call begin_task(task, loader) first.")
         self.replicas.reshard(self.model)
@@ -314,6 +318,7 @@ class Method(Hooks):
     def detach(self) -> None:
         """Give the model and its optimizers back as they were found; the shared weights keep what was learned."""
         self._check_attached()
+        self._check_not_showing()
         self._guards.release()
         self.per_task.thaw()
         self._take_back()
@@ -408,6 +413,7 @@ class Method(Hooks):
 
     def hold_frozen(self) -> None:
         """Put what is frozen back where it was, and refuse a model that is not the one the method was attached to."""
+        self._check_not_showing()
         self.replicas.reshard(self.model)
         if self.protects:
             self._structure.check()
@@ -441,6 +447,7 @@ class Method(Hooks):
         before = self.state_dict()
         try:
             self._load(state)
+            check_same_model(state, self)
         except BaseException as error:
             with suppress(KeyError):  # a method that cannot load its own state
                 self._load(before)
@@ -550,15 +557,14 @@ class Method(Hooks):
                 self._take_back = self._attach()
 
     def _attach(self) -> Callable[[], None]:
-        """Attach to the model; ``model.zero_grad()`` clears the gradients of what a task adds, too."""
-        zero_grad = self.model.zero_grad
+        return attach(self.model, self.weights, zero_grad=ClearingGradients(self))
 
-        def zero_all(set_to_none: bool = True) -> None:
-            zero_grad(set_to_none)
-            for parameter in self.parameters():
-                parameter.grad = None if set_to_none or parameter.grad is None else torch.zeros_like(parameter.grad)
-
-        return attach(self.model, self.weights, zero_grad=zero_all)
+    def _check_not_showing(self) -> None:
+        if self.per_task.is_showing:
+            raise RuntimeError(
+                "inside `with method.task(...)` the model shows what a task knows, and what is learned there would be "
+                "put back at its end: begin, train, end tasks and detach outside of it."
+            )
 
     def _check_attached(self) -> None:
         if not self._attached:

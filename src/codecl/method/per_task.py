@@ -74,6 +74,11 @@ class PerTask:
         finally:
             self.show(before)
 
+    @property
+    def is_showing(self) -> bool:
+        """Whether a task is shown inside a context that puts everything back."""
+        return self._current is not None
+
     @contextmanager
     def showing(self, task: int) -> Iterator[None]:
         """Show the effective weights, the values and the head of the task at a position inside this context."""

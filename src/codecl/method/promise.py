@@ -100,7 +100,7 @@ class Promise:
         held = self._held.setdefault(weight.name, [0.0, 0.0])
         piece = next(iter(kind.split(x)))
         for i, rows in enumerate(kind.rows(piece)):
-            X = rows[:ROWS].double()
+            X = weight.projected_rows(rows[:ROWS], i).double()
             held[0] += _energy_held(X, i, weight.projection, weight.shape)
             held[1] += float(X.square().sum())
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from codecl.attach.shards import here, whole
+from codecl.method.fingerprint import differing, fingerprints
 
 if TYPE_CHECKING:
     from codecl.method.method import Method
@@ -27,10 +28,12 @@ class ForeignState(ValueError):
 
 def whole_state(method: Method) -> dict[str, Any]:
     """Everything but the model's own parameters."""
+    model = {} if method.replicas.sharded else {"model": fingerprints(method.weights.values())}
     return {
         "format": FORMAT,
         "method": method.name,
         "weights": _weights(method),
+        **model,
         "tasks": list(method.tasks),
         "learning": method.is_learning,
         "per_task": [dict(values) for values in method.per_task.stored],
@@ -89,6 +92,20 @@ def check_state(state: Any, method: Method) -> None:
     for task, values in zip(state["tasks"], state["per_task"], strict=False):
         theirs = {name: list(value.shape) for name, value in values.items()}
         _check_shapes(f"task {task!r} of the state has other heads, norms or biases of its own", per_task, theirs)
+
+
+def check_same_model(state: Mapping[str, Any], method: Method) -> None:
+    """Refuse a model that does not hold the weights that ``state`` was taken with, where any task has been learned."""
+    if method.replicas.sharded or not (state["tasks"] and method.protects):
+        return
+    apart = differing(fingerprints(method.weights.values()), state.get("model", {}))
+    if apart:
+        name = max(apart, key=lambda name: apart[name])
+        raise ForeignState(
+            f"the model does not hold the weights that this state was taken with: '{name}' differs by "
+            f"{apart[name]:.0%} of its norm. Load the model's own state first, model.load_state_dict(...), and the "
+            "state of the method after it."
+        )
 
 
 def check_directions(name: str, shape: tuple[int, int, int], directions: Sequence[Tensor]) -> None:

@@ -34,9 +34,9 @@ they were learned, FWT how much better a task is learned than by GPM, over the s
 ## Beside the paper
 
 *Protocol* is the schedule of the paper or of its code: up to 200 epochs a task on Split CIFAR100 and OL-CIFAR100, 100
-on Split miniImageNet and 5-Datasets, with early stopping. *Fast* is a few annealed epochs, the same for all methods
-(`--preset fast`). Both learn all tasks; brackets say how many seeds there are. What was cut shorter or varied stands
-under [every record](#every-record).
+on Split miniImageNet and 5-Datasets, with early stopping. *Fast* is a few annealed epochs, nearly the same for all
+methods (`--preset fast`). Both learn all tasks; brackets say how many seeds there are. What was cut shorter or varied
+stands under [every record](#every-record).
 """
 RECORDS = """## Every record
 
