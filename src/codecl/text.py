@@ -137,3 +137,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def in_a_line(error: BaseException) -> str:
+    """The type of an error of foreign code, and the first line of what it says.
+
+    >>> in_a_line(KeyError("x"))
+    "KeyError: 'x'"
+    """
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.160}".rstrip(": .")

@@ -94,3 +94,19 @@ def test_what_cannot_be_is_one_line(tmp_path, monkeypatch, capsys, arguments):
     monkeypatch.chdir(tmp_path)
     code, out, err = codecl(capsys, "watch", *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("command", [("watch", "--once"), ("report", "--no-figures")], ids=["watch", "report"])
+def test_a_directory_that_cannot_be_read_is_named(tmp_path, capsys, monkeypatch, command):
+    top = tmp_path / "closed"
+    write_run(top / "run", "gpm", FIRST)
+    real = os.scandir
+
+    def scandir(path="."):
+        if os.fspath(path) == os.fspath(top):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.chdir(tmp_path)
+    assert codecl(capsys, *command, top) == (2, "", f"codecl: {top} cannot be read: Permission denied.\n")

@@ -9,10 +9,13 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset, WeightedRandomSampler
 
 import codecl
-from codecl import API, CUBER, DFGP, ER, EWC, GPM, HAT, OWM, SGP, TRGP, CodeCL, Conceptor, Method, MultiHead
+from codecl import (
+    API, CUBER, DFGP, ER, EWC, GPM, HAT, OWM, SGP, TRGP, CodeCL, Conceptor, Method, MultiHead, Multitask,
+)  # fmt: skip
 from codecl.training import metrics
 from codecl.training.check import small_stream
 from codecl.training.engine import Trainer
+from codecl.training.loader import BatchLoader
 from codecl.training.plan import Plan
 from codecl.training.stream import Stream, Task, Tensors, as_part
 
@@ -45,6 +48,36 @@ class Items(Dataset):
 
     def __getitem__(self, i):
         return X[i], self.labels[i]
+
+
+class Broken(Dataset):
+    """A dataset whose item 7 is ``odd``, or cannot be read."""
+
+    def __init__(self, odd=None):
+        self.odd = odd
+        self.part = task(train=self).train
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        if i == 7 and self.odd is None:
+            raise KeyError("seven")
+        return (self.odd if i == 7 else X[i]), i % 3
+
+    def take(self, indices):
+        return self.part.take(torch.tensor(indices))
+
+
+class Changed(nn.Module):
+    """A network of one layer, and what becomes of its outputs."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.layer, self.change = nn.Linear(6, 3), change
+
+    def forward(self, x):
+        return self.change(self.layer(x))
 
 
 class Endless(torch.utils.data.IterableDataset):
@@ -81,6 +114,11 @@ def late_label():
 
 def measured(function):
     return lambda: trainer(measures={"mine": function}).run()
+
+
+def teach(network, make=Method, **settings):
+    """A trainer of this network on two tasks of three classes."""
+    return Trainer(make(network, **settings), Stream("s", [task(), task("second")]), Plan(epochs=1))
 
 
 MISUSES = {
@@ -159,6 +197,59 @@ MISUSES = {
     ),
     "no classes": (lambda: task(classes=0), "classes must be a whole number above 0; got 0"),
     "half a class": (lambda: task(classes=2.5), "classes must be a whole number above 0; got 2.5"),
+    "an item that cannot be read": (
+        lambda: Broken().take([3, 7]),
+        r"task 'mine', train part: its item 7 cannot be read \(KeyError: 'seven'\). Repair it, or leave it out\.",
+    ),
+    "an item that cannot be read, from a process": (
+        lambda: list(BatchLoader(Broken().part, 4, workers=1)),
+        r"^task 'mine', train part: its item 7 cannot be read \(KeyError: 'seven'\).",
+    ),
+    "an item of NaN": (
+        lambda: Broken(torch.full((6,), NAN)).take([3, 7]),
+        "task 'mine', train part: its item 7 holds NaN or infinite values. Remove or replace them",
+    ),
+    "an item of another shape": (
+        lambda: Broken(torch.ones(5)).take([3, 7]),
+        r"train part: its items 3, 7 cannot be made a batch \(RuntimeError: .*\). All items must be an input of one shape",
+    ),
+    # Networks.
+    "fewer outputs than classes": (
+        lambda: trainer(Stream("s", [task("t", 4)])),
+        r"task 't' has 4 classes, and the network's output for it 3: .* one for each. Give its head more outputs",
+    ),
+    "fewer outputs than the second task has classes": (
+        lambda: trainer(Stream("s", [task(), task("t", 5)])),
+        "task 't' has 5 classes, and the network's output for it 3: the cross entropy needs one for each",
+    ),
+    "a second head with too few outputs": (
+        lambda: teach(MultiHead(nn.Linear(6, 8), 8, [3, 2])),
+        "task 'second' has 3 classes, and the network's output for it 2",
+    ),
+    "one head for all tasks with too few outputs": (
+        lambda: teach(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 2))),
+        "task 'mine' has 3 classes, and the network's output for it 2",
+    ),
+    "joint learning with too few outputs": (
+        lambda: teach(MultiHead(nn.Linear(6, 8), 8, [3, 2]), Multitask),
+        "task 'second' has 3 classes, and the network's output for it 2",
+    ),
+    "heads for one task of two": (
+        lambda: teach(MultiHead(nn.Linear(6, 8), 8, [3])),
+        r"the stream has 2 tasks, and the network names the heads of 1: classes=\[3\]. Name those of all tasks",
+    ),
+    "class numbers as outputs": (
+        lambda: teach(Changed(lambda x: x.argmax(1))),
+        r"task 'mine': for 2 inputs the network puts out \[2\] of torch.int64; .* \[2, 3\], .* Return the logits",
+    ),
+    "outputs at several places": (
+        lambda: teach(Changed(lambda x: x[:, :, None])),
+        r"task 'mine': for 2 inputs the network puts out \[2, 3, 1\] of torch.float32; the cross entropy needs \[2, 3\]",
+    ),
+    "a pair of outputs": (
+        lambda: teach(Changed(lambda x: (x, x))),
+        r"task 'mine': for 2 inputs the network puts out a tuple; the cross entropy needs \[2, 3\]",
+    ),
     # Streams.
     "no tasks": (lambda: Stream("s", []), "stream 's': expected a list of Task, at least one"),
     "pairs as tasks": (lambda: Stream("s", [GOOD]), "stream 's': expected a list of Task"),
@@ -189,6 +280,24 @@ MISUSES = {
     "a warm-up of all steps": (lambda: Plan(rule="annealed", warm_up=1.0), "warm_up is a share of the steps"),
     "a factor of one": (lambda: Plan(factor=1.0), "factor must be a finite number above 1"),
     # The trainer.
+    "a model in place of a method": (
+        lambda: Trainer(model(), Stream("s", [task()]), Plan()),
+        r"a codecl.Method; got a MultiHead. Attach one to it: Trainer\(CodeCL\(model\), stream, plan\)",
+    ),
+    "a class in place of a method": (
+        lambda: Trainer(CodeCL, Stream("s", [task()]), Plan()),
+        r"a codecl.Method; got the class CodeCL. Make it: Trainer\(CodeCL\(model\)",
+    ),
+    "a list in place of a stream": (
+        lambda: Trainer(Method(model()), [task()], Plan()),
+        r"stream must be a codecl.training.stream.Stream, Stream\(name, tasks\); got a list\.",
+    ),
+    "a number of epochs in place of a plan": (
+        lambda: Trainer(Method(model()), Stream("s", [task()]), 5),
+        r"plan must be a codecl.training.plan.Plan, .*; got a int\.",
+    ),
+    "a check of a number": (lambda: codecl.check_method(3), "takes a function of a model .*: its class, .*; got 3"),
+    "a check of a model": (lambda: codecl.check_method(lambda m: m), "got one that gives a MultiHead"),
     "one input and a batch norm": (
         lambda: trainer(Stream("s", [task(train=(X[:1], Y[:1]))]), norm=nn.BatchNorm1d(8)),
         "task 'mine': the model's batch norm needs two inputs in a batch; its train part has 1",
@@ -299,3 +408,44 @@ def test_tasks_of_other_shapes_that_the_network_takes_are_learned():
     stream = Stream("s", [task(), task("wide", 3, wide, wide, wide)])
     found = Trainer(Method(MultiHead(Pooled(), 8, 3)), stream, Plan(epochs=1)).run()
     assert [[value is not None for value in row] for row in found.accuracy] == [[True, False], [True, True]]
+
+
+class Own:
+    """An output that knows its loss, as those of transformers do."""
+
+    def __init__(self, logits, labels):
+        self.logits, self.loss = logits, nn.functional.cross_entropy(logits, labels)
+
+
+class Growing(Method):
+    """A method of one's own may widen the head that all tasks share: what it puts out later is not known."""
+
+
+def joined(model, batch):
+    return Own(model(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize(
+    ("network", "make", "settings", "second"),
+    [
+        (lambda: MultiHead(nn.Linear(6, 8), 8, [3, 5, 9]), Method, {}, 5),
+        (lambda: MultiHead(nn.Linear(6, 8), 8, 5), Multitask, {}, 5),
+        (lambda: nn.Linear(6, 5), Method, {}, 5),
+        (lambda: nn.Linear(6, 3), Growing, {}, 5),
+        (lambda: nn.Linear(6, 3), Method, {"forward": joined}, 3),
+        (lambda: Changed(lambda x: x[:, :, None]), Method, {"loss": lambda output, batch: output.mean()}, 5),
+        (lambda: nn.Sequential(MultiHead(nn.Linear(6, 8), 8, [2, 2]), nn.Linear(2, 5)), Method, {}, 5),
+    ],
+    ids=[
+        "more heads",
+        "joint",
+        "one head",
+        "a head that grows",
+        "its own loss",
+        "a loss of one's own",
+        "a layer behind",
+    ],
+)
+def test_outputs_that_fit_are_taken(network, make, settings, second):
+    stream = Stream("s", [task(), task("second", second)])
+    assert Trainer(make(network(), **settings), stream, Plan(epochs=1)).progress.accuracy == []

@@ -107,7 +107,12 @@ def run_directories(top: Path) -> Iterator[Path]:
     if not top.is_dir():
         raise UsageError(f"{top} is no directory." if top.exists() else f"there is no directory {top}.")
     seen: set[Path] = set()
-    for folder, inner, files in os.walk(top, followlinks=True):
+
+    def refuse_top(error: OSError) -> None:
+        if not seen:  # folders below it do not hide the others
+            raise UsageError(f"{top} cannot be read: {error.strerror}.") from error
+
+    for folder, inner, files in os.walk(top, onerror=refuse_top, followlinks=True):
         real = Path(folder).resolve()
         if real in seen:  # ends circles of links
             inner.clear()

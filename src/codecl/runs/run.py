@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed import ProcessGroup
 
 import codecl
 from codecl.allocator import keep_freed_memory
-from codecl.errors import refusing
+from codecl.errors import UsageError, refusing
 from codecl.method.inference import check_heads
 from codecl.methods import Method
 from codecl.randomness import seeded
@@ -27,6 +28,7 @@ from codecl.runs.records import Result
 from codecl.runs.rundir import RunDirectory
 from codecl.runs.trackers import Tracker
 from codecl.runs.untrusted import to_toml
+from codecl.text import in_a_line
 from codecl.training.engine import Trainer
 from codecl.training.progress import UnfitState
 from codecl.training.stream import Stream
@@ -125,14 +127,31 @@ def make_trainer(recipe: Recipe, root: Path, store: SharedStore | None = None) -
 
 
 def make_stream(recipe: Recipe, root: Path) -> Stream:
+    """The tasks of the benchmark, as many as the recipe asks for."""
+    benchmark = find_benchmark(recipe.benchmark)
     with refusing(""):
-        return find_benchmark(recipe.benchmark).stream(root, recipe.seed, **recipe.data).first(recipe.tasks)
+        with _calling(recipe.benchmark, "stream"):
+            stream = benchmark.stream(root, recipe.seed, **recipe.data)
+        if not isinstance(stream, Stream):
+            raise UsageError(
+                f"{recipe.benchmark}: its function stream must return a codecl.training.stream.Stream; got "
+                f"{type(stream).__name__}. Return Stream(name, tasks)."
+            )
+        return stream.first(recipe.tasks)
 
 
 def make_method(recipe: Recipe, stream: Stream, group: ProcessGroup | None = None) -> Method:
     """The method, with the network that it teaches, in one process or in those of ``group``."""
+    benchmark = find_benchmark(recipe.benchmark)
     with seeded(recipe.seed, "init"):
-        model = find_benchmark(recipe.benchmark).network(stream, **recipe.data).to(recipe.device)
+        with _calling(recipe.benchmark, "network"):
+            model = benchmark.network(stream, **recipe.data)
+        if not isinstance(model, nn.Module):
+            raise UsageError(
+                f"{recipe.benchmark}: its function network must return a torch.nn.Module; got {type(model).__name__}. "
+                "Return the network itself, MultiHead(backbone, features, classes), say."
+            )
+        model = model.to(recipe.device)
     method = find_method(recipe.method)
     settings = dict(recipe.settings) | ({"seed": recipe.seed} if takes_seed(method) else {})
     settings |= {} if group is None else {"group": group}
@@ -141,6 +160,17 @@ def make_method(recipe: Recipe, stream: Stream, group: ProcessGroup | None = Non
         if recipe.training["infer_tasks"] and made.evidence is None:
             check_heads(made)
         return made
+
+
+@contextmanager
+def _calling(benchmark: str, function: str) -> Iterator[None]:
+    """What a function of the user's own benchmark raises becomes a line that names it."""
+    try:
+        yield
+    except Exception as error:  # whatever it raises
+        if isinstance(error, UsageError) or not is_plugin(benchmark):
+            raise
+        raise UsageError(f"{benchmark}: its function {function} failed: {in_a_line(error)}.") from error
 
 
 def refuse_impossible(recipes: Iterable[Recipe], root: Path) -> None:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
@@ -60,6 +60,7 @@ class Trainer:
         observers: tuple[Observer, ...] = (),
         measures: Mapping[str, Measure] | None = None,
     ) -> None:
+        _check_given(method, stream, plan)
         self.method, self.model, self.stream, self.plan = method, method.model, stream, plan
         self.store, self.observers, self.measures = store, observers, dict(measures or {})
         self.progress = Progress(measures={name: [] for name in self.measures})
@@ -321,3 +322,19 @@ class Trainer:
             fields["together"] = len(self.stream)
         for observer in self.observers:
             observer({"event": event, **fields})
+
+
+def _check_given(method: object, stream: object, plan: object) -> None:
+    """Refuse what is no method, no stream or no plan, a model without its method above all."""
+    if not isinstance(method, Method):
+        advice = " Attach one to it: Trainer(CodeCL(model), stream, plan)." if isinstance(method, nn.Module) else ""
+        advice = " Make it: Trainer(CodeCL(model), stream, plan)." if isinstance(method, type) else advice
+        raise TypeError(f"method must be a method attached to a model, a codecl.Method; got {_kind(method)}.{advice}")
+    if not isinstance(stream, Stream):
+        raise TypeError(f"stream must be a codecl.training.stream.Stream, Stream(name, tasks); got {_kind(stream)}.")
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan must be a codecl.training.plan.Plan, Plan(epochs=…, lr=…); got {_kind(plan)}.")
+
+
+def _kind(given: object) -> str:
+    return f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"

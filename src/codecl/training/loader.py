@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from codecl.errors import UsageError
 from codecl.training.stream import Batch, JointPart, Part, Prepared, Tensors
 
 
@@ -70,12 +71,15 @@ class BatchLoader:
             return map(self.part.take, chosen)
         generator = torch.Generator().manual_seed(self.seed)
         batches = _Batches(self.part, chosen)
-        return DataLoader(batches, None, num_workers=self.workers, collate_fn=_same, generator=generator)
+        return map(_told, DataLoader(batches, None, num_workers=self.workers, collate_fn=_same, generator=generator))
 
 
 @dataclass(frozen=True, eq=False)
-class _Batches(Dataset[Batch]):
-    """Whole batches as the items of a dataset, so that a process reads one at a time."""
+class _Batches(Dataset[Batch | UsageError]):
+    """Whole batches as the items of a dataset, so that a process reads one at a time.
+
+    What is wrong with an item is handed on as it is: raised, it would come with the traceback of the process.
+    """
 
     part: Part
     chosen: Sequence[Tensor]
@@ -83,8 +87,17 @@ class _Batches(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.chosen)
 
-    def __getitem__(self, index: int) -> Batch:
-        return self.part.take(self.chosen[index])
+    def __getitem__(self, index: int) -> Batch | UsageError:
+        try:
+            return self.part.take(self.chosen[index])
+        except UsageError as error:
+            return error
+
+
+def _told(batch: Batch | UsageError) -> Batch:
+    if isinstance(batch, UsageError):
+        raise batch
+    return batch
 
 
 def _same(batch: Any) -> Any:

@@ -25,12 +25,18 @@ from torch.utils.data import (
     default_collate,
 )
 
+from codecl.errors import UsageError
 from codecl.randomness import untouched_randomness
+from codecl.text import in_a_line
 
 Batch = tuple[Tensor, ...]
 """Inputs and labels; in joint training, the position of the task of each as well."""
 PARTS = ("train", "validation", "test")
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+class UnfitItem(UsageError):
+    """An item of a dataset that cannot be learned from; its task, part and index are named."""
 
 
 class Prepared(Batch):
@@ -201,23 +207,56 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class CheckedDataset(FromDataset):
-    """The dataset of a task, whose labels are checked as they are read."""
+    """The dataset of a task, whose items are checked as they are read."""
 
     where: str = ""
     classes: int = 0
 
     def take(self, indices: Tensor) -> Batch:
-        batch = super().take(indices)
-        check_labels(self.where, batch[1], self.classes)
-        return batch
+        items = [self._item(i) for i in indices.tolist()]
+        try:
+            x, labels = self.collate(items)
+            y = torch.as_tensor(labels)
+        except Exception as error:  # whatever the user's collate raises
+            raise UnfitItem(
+                f"{self.where}: its items {_listed(indices)} cannot be made a batch ({in_a_line(error)}). All items "
+                "must be an input of one shape and a label."
+            ) from error
+        check_labels(self.where, y, self.classes)
+        if not _finite(x):
+            odd = next((i for i, one in zip(indices.tolist(), x, strict=False) if not _finite(one)), None)
+            raise UnfitItem(f"{self.where}: its item {odd} holds NaN or infinite values. Remove or replace them.")
+        return x, y
+
+    def _item(self, index: int) -> Any:
+        try:
+            return self.dataset[index]
+        except UsageError:
+            raise
+        except Exception as error:  # whatever the user's dataset raises
+            raise UnfitItem(
+                f"{self.where}: its item {index} cannot be read ({in_a_line(error)}). Repair it, or leave it out."
+            ) from error
 
 
 def check_inputs(where: str, inputs: Tensor) -> None:
     """Refuse inputs in memory that are not there, or not finite; ``where`` names the part."""
     if inputs.layout is not torch.strided or inputs.is_meta:
         raise ValueError(f"{where}: inputs must be a dense tensor with values; got {inputs.layout}, {inputs.device}.")
-    if inputs.is_floating_point() and not all(map(math.isfinite, torch.aminmax(inputs))):
+    if not _finite(inputs):
         raise ValueError(f"{where}: its inputs hold NaN or infinite values. Remove or replace them.")
+
+
+def _finite(inputs: Any) -> bool:
+    """Whether no value is NaN or infinite; what are no numbers of a tensor is not looked at."""
+    if not (isinstance(inputs, Tensor) and inputs.is_floating_point() and inputs.numel()):
+        return True
+    return all(map(math.isfinite, torch.aminmax(inputs)))
+
+
+def _listed(indices: Tensor) -> str:
+    some = ", ".join(map(str, indices[:5].tolist()))
+    return f"{some}, …" if len(indices) > 5 else some
 
 
 def check_labels(where: str, labels: Tensor, classes: int) -> None:

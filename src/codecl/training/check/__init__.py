@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from codecl.method.method import Method
 from codecl.training.check import hardships, loops, promises
 from codecl.training.check.setting import PLAN, Make, Memory, Network, Stop, network, same_weights, small_stream
 
@@ -36,7 +37,14 @@ def check_method(make: Make) -> list[str]:
         The names of the checks; all of them passed, or an ``AssertionError`` says in one line which promise failed and
         on what.
     """
-    name = make(network()).name
+    made = make(network()) if callable(make) else make
+    if not isinstance(made, Method):
+        got = f"one that gives a {type(made).__name__}" if callable(make) else f"{make!r:.80}"
+        raise TypeError(
+            f"check_method takes a function of a model that gives a codecl.Method: its class, or lambda model: "
+            f"MyMethod(model, strength=2.0); got {got}."
+        )
+    name = made.name
     for check in CHECKS:
         promise = " ".join((check.__doc__ or "").partition("\n\n")[0].split())
         try:
