@@ -58,25 +58,34 @@ def test_a_state_from_before_models_were_told_apart_is_taken():
     assert other.tasks == [0, 1]
 
 
-@pytest.mark.parametrize("what", ["begin", "step", "end", "detach"])
-def test_nothing_is_learned_where_a_task_is_shown(what):
+def begin(method, optimizer):
+    method.begin_task(1, TASKS[1])
+
+
+def step(method, optimizer):
+    x, y = TASKS[1][0]
+    cross_entropy(method.model(x), y).backward()
+    optimizer.step()
+
+
+def end(method, optimizer):
+    method.end_task(TASKS[1])
+
+
+def detach(method, optimizer):
+    method.detach()
+
+
+@pytest.mark.parametrize("act", [begin, step, end, detach])
+def test_nothing_is_learned_where_a_task_is_shown(act):
     method = learned(tasks=1)
     optimizer = torch.optim.SGD(method.model.parameters(), lr=0.1)
     method.guard(optimizer)
-    if what in ("step", "end"):
+    if within := act in (step, end):
         method.begin_task(1, TASKS[1])
-    x, y = TASKS[1][0]
-    with pytest.raises(RuntimeError, match="begin, train, end tasks and detach outside of it"), method.task(0):
-        if what == "begin":
-            method.begin_task(1, TASKS[1])
-        elif what == "step":
-            cross_entropy(method.model(x), y).backward()
-            optimizer.step()
-        elif what == "end":
-            method.end_task(TASKS[1])
-        else:
-            method.detach()
-    assert method.is_learning == (what in ("step", "end"))
+    with method.task(0), pytest.raises(RuntimeError, match="begin, train, end tasks and detach outside of it"):
+        act(method, optimizer)
+    assert method.is_learning == within
     assert len(method.per_task.stored) == 1
 
 

@@ -10,7 +10,21 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset, 
 
 import codecl
 from codecl import (
-    API, CUBER, DFGP, ER, EWC, GPM, HAT, OWM, SGP, TRGP, CodeCL, Conceptor, Method, MultiHead, Multitask,
+    API,
+    CUBER,
+    DFGP,
+    ER,
+    EWC,
+    GPM,
+    HAT,
+    OWM,
+    SGP,
+    TRGP,
+    CodeCL,
+    Conceptor,
+    Method,
+    MultiHead,
+    Multitask,
 )  # fmt: skip
 from codecl.training import metrics
 from codecl.training.check import small_stream
@@ -211,7 +225,7 @@ MISUSES = {
     ),
     "an item of another shape": (
         lambda: Broken(torch.ones(5)).take([3, 7]),
-        r"train part: its items 3, 7 cannot be made a batch \(RuntimeError: .*\). All items must be an input of one shape",
+        r"train part: its items 3, 7 cannot be made a batch \(RuntimeError: .*\). All items must be an input of one",
     ),
     # Networks.
     "fewer outputs than classes": (
@@ -244,7 +258,7 @@ MISUSES = {
     ),
     "outputs at several places": (
         lambda: teach(Changed(lambda x: x[:, :, None])),
-        r"task 'mine': for 2 inputs the network puts out \[2, 3, 1\] of torch.float32; the cross entropy needs \[2, 3\]",
+        r"task 'mine': for 2 inputs the network puts out \[2, 3, 1\] of torch.float32; the cross entropy needs \[2, 3",
     ),
     "a pair of outputs": (
         lambda: teach(Changed(lambda x: (x, x))),
