@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn, optim
 
-from codecl import API, CUBER, DFGP, EWC, GPM, TRGP, CodeCL, MultiHead
+from codecl import API, CUBER, DFGP, EWC, GPM, OWM, SGP, TRGP, CodeCL, MultiHead
 from tests.methods.cases import assert_same, mlp, task_data, train
 
 ONE, TWO = task_data(0, n=4, batch=2), task_data(1)
 
+SLIP = {"frist.weight": 0.5, "*": 1.0}
 REFUSED = [
     (CodeCL, {"free_dims": 2.5}, "free_dims must be a whole number; got 2.5"),
     (CodeCL, {"free_dims": True}, "free_dims must be"),
@@ -20,6 +21,16 @@ REFUSED = [
     (CodeCL, {"closed": [1]}, r"closed must be a list, each text; got \[1\]"),
     (CodeCL, {"closed": "first*"}, "closed must be a list, each text; got 'first"),
     (CodeCL, {"dense_patches": "conv1"}, "dense_patches must be a list"),
+    (CodeCL, {"dense_patches": ["zzz"]}, "dense_patches: there is no weight 'zzz'. Known: 'first.weight'"),
+    (CodeCL, {"dense_patches": ["conv1.weight", "zzz"]}, "dense_patches: there is no weight 'zzz'"),
+    (CodeCL, {"evidence": ["first.weight", "zzz"]}, "evidence: there is no weight 'zzz'. Known: 'first.weight'"),
+    (CodeCL, {"aperture": SLIP}, "aperture: there is no weight 'frist.weight'. Did you mean 'first.weight'"),
+    (GPM, {"threshold": SLIP}, "threshold: there is no weight 'frist.weight'. Did you mean 'first.weight'"),
+    (GPM, {"images": {"frist.weight": 3}}, "images: there is no weight 'frist.weight'. Did you mean 'first.weight'"),
+    (SGP, {"threshold": SLIP}, "threshold: there is no weight 'frist.weight'"),
+    (OWM, {"alpha": SLIP}, "alpha: there is no weight 'frist.weight'"),
+    (OWM, {"alpha_end": SLIP}, "alpha_end: there is no weight 'frist.weight'"),
+    (TRGP, {"threshold": SLIP}, "threshold: there is no weight 'frist.weight'"),
     (TRGP, {"trust": 5}, r"trust must be a share in \[0, 1\]; got 5"),
     (TRGP, {"most_trusted": 1.5}, "most_trusted must be a whole number"),
     (TRGP, {"closed": ["nolayer"]}, "closed: there is no weight 'nolayer'"),
@@ -65,6 +76,8 @@ def test_a_setting_that_a_constructor_takes_out_is_its_own_affair():
 
 def test_patterns_may_match_nothing():
     CodeCL.official(mlp(), heads=["head"], closed=["*shortcut*"])
+    CodeCL(mlp(), heads=["head"], aperture={"conv*": 2.0, "*": 6.0}, evidence=["conv*", "*"], dense_patches=["conv*"])
+    GPM(mlp(), heads=["head"], images={"conv*": 3})
 
 
 def test_whole_numbers_do_for_settings():

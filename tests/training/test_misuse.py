@@ -345,7 +345,7 @@ MISUSES = {
     "an aperture of zero": (lambda: CodeCL(model(), aperture=0), "aperture must be a finite number above 0; got 0"),
     "an aperture of NaN": (lambda: CodeCL(model(), aperture=NAN), "aperture must be a finite number above 0; got nan"),
     "a huge aperture": (lambda: CodeCL(model(), aperture=10**400), "aperture must be a number.* got a huge number"),
-    "an aperture for no layer": (lambda: CodeCL(model(), aperture={"x": 1.0}), "aperture: no pattern matches"),
+    "an aperture for no layer": (lambda: CodeCL(model(), aperture={"x": 1.0}), "aperture: there is no weight 'x'"),
     "no samples": (lambda: CodeCL(model(), samples=0), "samples must be a positive number of inputs, or None"),
     "an unknown policy": (
         lambda: CodeCL(model(), norm="thaw"),

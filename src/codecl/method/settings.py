@@ -27,8 +27,10 @@ def check(sound: bool, name: str, value: object, expected: str) -> None:
 
 def by_weight(setting: str, value: ByWeight, names: Iterable[str]) -> dict[str, float]:
     """The value of ``setting`` for each weight of ``names``."""
+    names = list(names)
     if not isinstance(value, Mapping):
         return dict.fromkeys(names, float(value))
+    check_patterns(setting, list(value), names)
     return {name: float(value[_pattern(setting, value, name)]) for name in names}
 
 

@@ -21,7 +21,7 @@ from codecl.algebra.tolerances import WORKING_DTYPE
 from codecl.attach import ProtectedWeight, capture_moments, listen
 from codecl.attach.batches import Forward, inputs_in, rebatched, take
 from codecl.layers import LayerKind
-from codecl.method.settings import matching
+from codecl.method.settings import check_patterns, matching
 from codecl.method.state import ForeignState
 
 if TYPE_CHECKING:
@@ -207,6 +207,7 @@ def _chosen(weights: Mapping[str, ProtectedWeight], patterns: str | Sequence[str
     if patterns == "auto":
         return dict(weights)
     wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+    check_patterns("evidence", wanted, weights)
     chosen = {name: weight for name, weight in weights.items() if matching(name, wanted)}
     if not chosen:
         raise ValueError(f"evidence: {wanted} matches none of the weights {list(weights)}.")

@@ -8,7 +8,8 @@ would not have changed: with ``Δ`` the change, ``C`` what is protected and ``Ω
                     ≈                        if something else made it: then it is projected
 
 Where ``C`` is soft, steps may move what is held, too. What they did as the task began says how far, in that share and
-in length.
+in length; it excuses no weight in which something else was found once in the task, nor changes whose sum goes further
+than the steps did.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ LIKE_STEPS = 10.0
 """How many times larger a share of what is held later steps may have than the first of the task."""
 AS_FAR = 100.0
 """How many times further each may move it: the rate of the first may have been a small one."""
+IN_ALL = 2.0
+"""How many times further than all steps the sum of changes between them may move it: averages and restored states take
+back what steps did, and so move it about as far at most; what is repeated after every step goes on and on."""
+OFTEN = 4
+"""From so many changes on their sum is looked at: net steps that turned round are short, and one restored state is not."""
 ROUNDING = 4.0
 """A change of ``ROUNDING · eps`` is none: what was added to a weight and taken off again leaves as much."""
 ROWS = 32
@@ -63,7 +69,15 @@ class WeightWatch:
         self.weight = weight
         self.warned = False
         self._first: _Rows | None = None
-        """As the task began."""
+        """As the task began, and moved by whatever moved the weight since and was no step."""
+        self._others: Tensor | None = None
+        """The sum of such changes, in the same rows."""
+        self._found = False
+        """Whether one of them, in this task, was not like steps."""
+        self._excused = 0
+        """How many were, with nothing but the length of steps to tell."""
+        self._uncounted = 0
+        """How many steps were taken for such changes, as they came after the last copy."""
         self._last: _Rows | None = None
         """After the last step."""
         self._version = 0
@@ -75,6 +89,7 @@ class WeightWatch:
     def begin(self) -> None:
         """The weight is as it should be; the steps of a task begin."""
         self._steps, self._copies, self._copy, self._last = -1, FIRST_STEPS, None, None
+        self._others, self._found, self._excused, self._uncounted = None, False, 0, 0
         self.note()
         self._first = None if self._last is None else self._last._replace(values=self._last.values.clone())
 
@@ -102,24 +117,43 @@ class WeightWatch:
         moved = not all(self._made_of_steps(change, since_copy, projection) for change in (since_step, since_copy))
         if moved:
             weight.restrict(self._copy)
+        self._leave_out(weight.difference(self._copy) if moved else since_copy)
+        self._found |= moved
         self._copies = math.inf
         self._steps -= 1  # this was none
         self.note()
         return moved
 
+    def _leave_out(self, since_copy: Tensor) -> None:
+        """What has come since the copy is not to be taken for what steps do."""
+        if self._first is None:
+            return
+        block, values = self._first
+        others = since_copy.reshape(-1, since_copy.shape[-1])[block].double()
+        self._first = _Rows(block, values.to(others) + others)
+        self._others = others if self._others is None else self._others.to(others) + others
+        self._uncounted += self._steps - self._copied_at
+
     def _made_of_steps(self, change: Tensor, since_copy: Tensor, projection: Projection) -> bool:
         """Whether ``change`` is nothing but rounding, or could be that of steps, such as those up to the copy."""
-        W, first, done = self.weight.here, self._first, self._copied_at
+        W, first, done = self.weight.here, self._first, self._copied_at - self._uncounted
         if not change.numel():  # a shard without rows
             return True
-        rounding = ROUNDING * torch.finfo(W.dtype).eps * math.sqrt(1 + self._steps - done)
+        rounding = ROUNDING * torch.finfo(W.dtype).eps * math.sqrt(1 + self._steps - self._copied_at)
         if bool(change.abs().max() <= rounding * W.abs().max()) or made_of_steps(change, projection):
             return True
-        if first is None or not done:
+        if self._found or first is None or not done:
             return False
-        now = self.weight.some_rows(first.block)
-        up_to_copy = now - first.values.to(now) - since_copy.reshape(-1, now.shape[-1])[first.block]
-        return _like(change, _spread(up_to_copy, first.block, change.shape), self._steps / done, projection)
+        now = self.weight.some_rows(first.block).double()
+        new = since_copy.reshape(-1, now.shape[-1])[first.block].double()
+        by_steps = _spread(now - first.values.to(now) - new, first.block, change.shape)
+        if not _like(change, by_steps, self._steps / done, projection):
+            return False
+        self._excused += 1
+        if self._excused <= 2 * OFTEN or self._others is None:  # each is looked at twice, with and without the copy
+            return True
+        others = _spread(self._others.to(new) + new, first.block, change.shape)
+        return _held(others, projection) <= IN_ALL * _held(by_steps, projection)
 
 
 @torch.no_grad()
@@ -175,6 +209,11 @@ def _like(change: Tensor, steps: Tensor, times: float, projection: Projection) -
     ours, theirs = strongly_held(change, projection), strongly_held(steps, projection)
     further = float(torch.linalg.vector_norm(ours)) > AS_FAR * times * float(torch.linalg.vector_norm(theirs))
     return not further and _share(ours, change) <= LIKE_STEPS * _share(theirs, steps)
+
+
+def _held(change: Tensor, projection: Projection) -> float:
+    """How far ``change`` moves what is strongly held."""
+    return float(torch.linalg.vector_norm(strongly_held(change.double(), projection)))
 
 
 def _longest(change: Tensor, projection: Projection) -> Tensor:

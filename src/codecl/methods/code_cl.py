@@ -155,6 +155,8 @@ class CodeCL(Method):
     def examine(self) -> None:
         self.aperture = by_weight("aperture", self._apertures, self.weights)
         check_patterns("closed", self.closed, self.weights)
+        published = OFFICIAL["dense_patches"]  # the names of its own networks, which others need not have
+        check_patterns("dense_patches", [name for name in self.dense_patches if name not in published], self.weights)
 
     def prepare(self, loader: Iterable[Any] | None) -> dict[str, EffectiveWeight]:
         """Lines 3–12: how the new task overlaps with the past, and what that frees."""

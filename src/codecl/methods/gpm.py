@@ -23,7 +23,7 @@ from codecl.attach import ProtectedWeight, capture_moments, project_away
 from codecl.layers import LayerKind
 from codecl.method.hooks import Presets
 from codecl.method.method import Method
-from codecl.method.settings import ByWeight, by_weight, check, matching, values_of
+from codecl.method.settings import ByWeight, by_weight, check, check_patterns, matching, values_of
 from codecl.method.state import check_directions
 
 
@@ -68,6 +68,8 @@ class GPM(Method):
 
     def examine(self) -> None:
         self.threshold = by_weight("threshold", self._thresholds, self.weights)
+        if isinstance(self.images, Mapping):
+            check_patterns("images", list(self.images), self.weights)
 
     def remember(self, loader: Iterable[Any] | None) -> None:
         """The inputs of the learned task join the past."""
