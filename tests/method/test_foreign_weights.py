@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from codecl import GPM, ProtectionWarning
+from codecl import GPM, CodeCL, ProtectionWarning
 from tests.marks import slow_but
 from tests.method.foreign_cases import FULL, ONE, TWO, one_task, watched, watched_task
 from tests.methods.cases import drift, inputs, mlp, outputs_of, task_data, train
@@ -50,6 +50,68 @@ def test_weights_that_are_changed_by_hand_are_put_right(name, change, build):
     assert len(warned) == 1
     method.end_task(TWO)
     assert drift(outputs_of(method, 0, inputs(ONE)), before) < 1e-9
+
+
+def three_layers():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def noisy_tasks():
+    generator, size = torch.Generator().manual_seed(0), 16
+    return [
+        [(torch.randn(size, 8, generator=generator), torch.randint(0, 3, (size,), generator=generator)) for _ in "123"]
+        for _ in range(2)
+    ]
+
+
+def softly_held(after_step, aperture=30.0):
+    """How far the first task moves while the second is learned, where steps may move what is held, too."""
+    one, two = noisy_tasks()
+    method = CodeCL(three_layers(), heads=["4"], aperture=aperture, free_dims=0)
+    method.guard(optimizer := optim.SGD(method.model.parameters(), lr=0.1))
+    method.begin_task(0, one)
+    watched(method, optimizer, one, lambda: None, epochs=5)
+    method.end_task(one)
+    promise = method.promise(0, one)
+    method.begin_task(1, two)
+    watched(method, optimizer, two, torch.no_grad()(lambda: after_step(method.model)), epochs=20)
+    method.end_task(two)
+    return promise.check().moved
+
+
+def every_weight(change):
+    return lambda model: [change(p) for p in model.parameters()]
+
+
+GENERATOR = torch.Generator()
+AFTER_EVERY_STEP = {  # and how far it moved old outputs while only the first changes were projected
+    "decay": (lambda p: p.mul_(0.98), 0.012),  # 0.295; guarded weight decay moves them by 0.009
+    "little decay": (lambda p: p.mul_(0.999), 0.0025),  # 0.026; guarded, and without any, by 0.002
+    "noise": (lambda p: p.add_(0.01 * torch.randn(p.shape, generator=GENERATOR)), 0.006),  # 0.105
+    "clamp": (lambda p: p.clamp_(-0.2, 0.2), 0.03),  # 0.143
+    "renorm": (lambda p: p.copy_(p.renorm(2, 0, 0.5) if p.ndim > 1 else p), 0.05),  # 0.090
+}
+
+
+@pytest.mark.parametrize("name", slow_but(AFTER_EVERY_STEP, "decay"))
+def test_changes_after_every_step_are_projected_to_the_end(name):
+    """Where steps move what is held, too, the first changes must not pass for steps."""
+    change, most = AFTER_EVERY_STEP[name]
+    GENERATOR.manual_seed(0)
+    with pytest.warns(ProtectionWarning, match="changed since the last step"):
+        moved = softly_held(every_weight(change))
+    assert moved < most
+
+
+def test_a_first_change_like_a_step_is_found_as_it_is_repeated():
+    """A thousandth of a weight is less than the first steps move it; 0.058 were moved, and by plain steps 0.027."""
+    with pytest.warns(ProtectionWarning, match="changed since the last step") as warned:
+        moved = softly_held(every_weight(lambda p: p.mul_(0.999)), aperture=6.0)
+    told = " ".join(str(w.message) for w in warned)
+    assert "'0.weight'" in told
+    assert "'2.weight'" in told
+    assert moved < 1.2 * softly_held(lambda _: None, aperture=6.0)
 
 
 @pytest.mark.parametrize("step", slow_but([20, 39], 39))  # of 40: later than weights are copied, and the last

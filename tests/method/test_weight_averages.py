@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import optim
 
-from codecl import GPM, OWM, SGP, CodeCL
+from codecl import GPM, OWM, SGP, CodeCL, ProtectionWarning
+from codecl.method.watch import WeightWatch
 from tests.marks import slow_but
 from tests.method.foreign_cases import FULL, ONE, TWO, one_task, watched
 from tests.methods.cases import drift, inputs, mlp, outputs_of, task_data, train
@@ -100,3 +101,74 @@ def test_averaged_models_of_torch():
     model.load_state_dict({key: value / count for key, value in sums.items()})
     method.end_task(TWO)
     assert drift(outputs_of(method, 0, inputs(ONE)), before) < 1e-9
+
+
+def lookahead(steps, p, slow, mean):
+    if steps % 5 == 0:
+        p.copy_(slow.lerp_(p, 0.5))
+
+
+def mean_after_every_step(steps, p, slow, mean):
+    p.copy_(mean)
+
+
+def begin_again(steps, p, slow, mean):
+    if steps % 6 == 0:
+        p.copy_(slow)
+
+
+@pytest.mark.parametrize("way", slow_but([None, lookahead, mean_after_every_step, begin_again], None))
+@pytest.mark.parametrize("aperture", slow_but([2.0, 6.0, 30.0], 6.0))
+def test_what_is_repeated_through_a_task_and_made_of_steps_is_not_touched(way, aperture, monkeypatch):
+    """To the last bit what comes without anybody looking at the weights."""
+
+    def learned():
+        model = mlp(dtype=torch.float32)
+        method = CodeCL(model, heads=["head"], aperture=aperture, free_dims=0)
+        method.guard(optimizer := optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
+        for task in range(2):
+            batches, steps = task_data(task, n=32, dtype=torch.float32), [0]
+            method.begin_task(task, batches)
+            slow, mean = ([p.detach().clone() for p in model.parameters()] for _ in range(2))
+
+            @torch.no_grad()
+            def after_step(steps=steps, slow=slow, mean=mean):
+                steps[0] += 1
+                for p, s, m in zip(model.parameters(), slow, mean, strict=True):
+                    m.lerp_(p, 0.1)
+                    if way is not None and p.requires_grad:
+                        way(steps[0], p, s, m)
+
+            watched(method, optimizer, batches, after_step, epochs=12)
+            method.end_task(batches)
+        return [p.detach().clone() for p in model.parameters()]
+
+    looked_at = learned()
+    monkeypatch.setattr(WeightWatch, "repair", lambda self: False)
+    assert all(torch.equal(a, b) for a, b in zip(looked_at, learned(), strict=True))
+
+
+def test_averages_are_left_alone_in_the_task_after_one_with_changes_by_hand():
+    model = mlp(dtype=torch.float32)
+    method = CodeCL(model, heads=["head"], aperture=6.0, free_dims=0)
+    method.guard(optimizer := optim.SGD(model.parameters(), lr=0.05))
+    tasks = [task_data(task, n=32, dtype=torch.float32) for task in range(3)]
+    change = [lambda p: p, lambda p: p.mul_(0.9), lambda p: p]
+    kept = []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", ProtectionWarning)
+        for task, batches in enumerate(tasks):
+            method.begin_task(task, batches)
+            start = model.first.weight.detach().clone()
+
+            @torch.no_grad()
+            def after_step(change=change[task]):
+                change(model.first.weight)
+
+            watched(method, optimizer, batches, after_step, epochs=4)
+            with torch.no_grad():
+                average = model.first.weight.lerp_(start, 0.5).clone()
+            method.end_task(batches)
+            kept.append(torch.equal(model.first.weight, average))
+    assert kept == [True, False, True]
+    assert ["'first.weight' changed since the last step" in str(w.message) for w in told] == [True]

@@ -36,7 +36,7 @@ IN_ALL = 2.0
 """How many times further than all steps the sum of changes between them may move it: averages and restored states take
 back what steps did, and so move it about as far at most; what is repeated after every step goes on and on."""
 OFTEN = 4
-"""From so many changes on their sum is looked at: steps that turn round go a short way, one restored state does not."""
+"""After so many changes their sum is looked at: where steps turned round, one restored state goes further than they."""
 ROUNDING = 4.0
 """A change of ``ROUNDING · eps`` is none: what was added to a weight and taken off again leaves as much."""
 ROWS = 32
