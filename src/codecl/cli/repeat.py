@@ -67,9 +67,9 @@ def _with_data(recipes: dict[str, Recipe], root: Path) -> dict[str, Recipe]:
     possible = {name: recipe for name, recipe in recipes.items() if recipe.benchmark not in missing}
     if missing and not possible:
         raise next(iter(missing.values()))
-    for benchmark, error in missing.items():
+    for benchmark, reason in missing.items():
         runs = sum(recipe.benchmark == benchmark for recipe in recipes.values())
-        warn(f"{benchmark}, {runs} of {len(recipes)} runs, is left out: {error}")
+        warn(f"{benchmark}, {runs} of {len(recipes)} runs, is left out: {reason}")
     return possible
 
 
