@@ -90,8 +90,8 @@ def open_run(path: Path, trust: bool = False) -> TrainedRun:
         alike = Tensors(torch.cat([final["example"]] * 2), torch.zeros(2, dtype=torch.long))
         stream = Stream(recipe.benchmark, [Task(t["name"], t["classes"], alike, alike, alike) for t in final["tasks"]])
         method = make_method(recipe, stream)
-        method.load_state_dict(final["method"])
         method.model.load_state_dict(final["model"])
+        method.load_state_dict(final["method"])
     return TrainedRun(
         recipe, result, Loaded(method.model.eval(), method), [t["name"] for t in final["tasks"]], final["example"]
     )

@@ -337,4 +337,4 @@ def _check_given(method: object, stream: object, plan: object) -> None:
 
 
 def _kind(given: object) -> str:
-    return f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+    return f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
