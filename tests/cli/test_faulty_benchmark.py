@@ -75,7 +75,7 @@ INFINITE = with_stream(lambda root, seed: stream(root, seed, Items(0, math.inf))
 GOOD = with_network(network)
 """
 FAULTS = {
-    "ONE_OUTPUT": "task 'part 0' has 2 classes, and the network's output for it 1: the cross entropy needs one for",
+    "ONE_OUTPUT": "task 'part 0' has 2 classes, and the network's output for it 1: the cross entropy needs",
     "ONE_HEAD": "the stream has 3 tasks, and the network names the heads of 1: classes=[2]. Name those of all tasks",
     "LIST": "faulty:LIST: its function stream must return a codecl.training.stream.Stream; got list. Return Stream(",
     "RAISING": "faulty:RAISING: its function stream failed: RuntimeError: no such disk.",

@@ -69,7 +69,6 @@ class Broken(Dataset):
 
     def __init__(self, odd=None):
         self.odd = odd
-        self.part = task(train=self).train
 
     def __len__(self):
         return 12
@@ -79,8 +78,10 @@ class Broken(Dataset):
             raise KeyError("seven")
         return (self.odd if i == 7 else X[i]), i % 3
 
-    def take(self, indices):
-        return self.part.take(torch.tensor(indices))
+
+def with_broken(odd=None):
+    """A task's part of which two items are read, one of them the broken one."""
+    return task(train=Broken(odd)).train.take(torch.tensor([3, 7]))
 
 
 class Changed(nn.Module):
@@ -212,20 +213,20 @@ MISUSES = {
     "no classes": (lambda: task(classes=0), "classes must be a whole number above 0; got 0"),
     "half a class": (lambda: task(classes=2.5), "classes must be a whole number above 0; got 2.5"),
     "an item that cannot be read": (
-        lambda: Broken().take([3, 7]),
+        lambda: with_broken(),
         r"task 'mine', train part: its item 7 cannot be read \(KeyError: 'seven'\). Repair it, or leave it out\.",
     ),
     "an item that cannot be read, from a process": (
-        lambda: list(BatchLoader(Broken().part, 4, workers=1)),
+        lambda: list(BatchLoader(task(train=Broken()).train, 4, workers=1)),
         r"^task 'mine', train part: its item 7 cannot be read \(KeyError: 'seven'\).",
     ),
     "an item of NaN": (
-        lambda: Broken(torch.full((6,), NAN)).take([3, 7]),
+        lambda: with_broken(torch.full((6,), NAN)),
         "task 'mine', train part: its item 7 holds NaN or infinite values. Remove or replace them",
     ),
     "an item of another shape": (
-        lambda: Broken(torch.ones(5)).take([3, 7]),
-        r"train part: its items 3, 7 cannot be made a batch \(RuntimeError: .*\). All items must be an input of one",
+        lambda: with_broken(torch.ones(5)),
+        r"train part: its items 3, 7 cannot be made a batch \(RuntimeError: .*\). All items must be an input",
     ),
     # Networks.
     "fewer outputs than classes": (
@@ -258,7 +259,7 @@ MISUSES = {
     ),
     "outputs at several places": (
         lambda: teach(Changed(lambda x: x[:, :, None])),
-        r"task 'mine': for 2 inputs the network puts out \[2, 3, 1\] of torch.float32; the cross entropy needs \[2, 3",
+        r"for 2 inputs the network puts out \[2, 3, 1\] of torch.float32; the cross entropy needs \[2, 3\]",
     ),
     "a pair of outputs": (
         lambda: teach(Changed(lambda x: (x, x))),
@@ -296,7 +297,7 @@ MISUSES = {
     # The trainer.
     "a model in place of a method": (
         lambda: Trainer(model(), Stream("s", [task()]), Plan()),
-        r"a codecl.Method; got a MultiHead. Attach one to it: Trainer\(CodeCL\(model\), stream, plan\)",
+        r"a codecl.Method; got MultiHead. Attach one to it: Trainer\(CodeCL\(model\), stream, plan\)",
     ),
     "a class in place of a method": (
         lambda: Trainer(CodeCL, Stream("s", [task()]), Plan()),
@@ -304,11 +305,11 @@ MISUSES = {
     ),
     "a list in place of a stream": (
         lambda: Trainer(Method(model()), [task()], Plan()),
-        r"stream must be a codecl.training.stream.Stream, Stream\(name, tasks\); got a list\.",
+        r"stream must be a codecl.training.stream.Stream, Stream\(name, tasks\); got list\.",
     ),
     "a number of epochs in place of a plan": (
         lambda: Trainer(Method(model()), Stream("s", [task()]), 5),
-        r"plan must be a codecl.training.plan.Plan, .*; got a int\.",
+        r"plan must be a codecl.training.plan.Plan, .*; got int\.",
     ),
     "a check of a number": (lambda: codecl.check_method(3), "takes a function of a model .*: its class, .*; got 3"),
     "a check of a model": (lambda: codecl.check_method(lambda m: m), "got one that gives a MultiHead"),
