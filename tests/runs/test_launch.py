@@ -107,7 +107,7 @@ def two_workers(monkeypatch):
 @pytest.mark.filterwarnings("ignore")
 def test_on_ray_a_worker_that_is_killed_is_replaced_and_ends_with_the_same_numbers(two_workers, tmp_path, capsys):
     psutil = pytest.importorskip("psutil")
-    several = ("compare", "--methods", "gpm,code-cl", "--tasks", "2", "--epochs", "4", "--set", "batch_size=20")
+    several = ("compare", "--methods", "gpm,code-cl", "--tasks", "2", "--epochs", "12", "--set", "batch_size=20")
     assert codecl(capsys, *several, "--jobs", "2", "--quiet", "--out", tmp_path / "here")[0] == 0
     log, killed = tmp_path / "ray/code-cl-seed0/log.jsonl", []
 
