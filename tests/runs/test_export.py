@@ -59,6 +59,17 @@ def test_a_run_is_loaded_without_data_and_classifies_as_it_did(path, inputs, mon
             assert accuracy(model, part) == pytest.approx(last[t], abs=1e-9)
 
 
+def test_a_loaded_run_learns_on_from_the_weights_it_ended_with(path, inputs):
+    model, method = codecl.load(path)
+    batches = [inputs[0].take(torch.arange(64))]
+    x = batches[0][0]
+    with method.task(0), torch.no_grad():
+        told = model(x)
+    method.begin_task("more", batches)
+    with method.task(0), torch.no_grad():
+        assert torch.equal(model(x), told)
+
+
 @pytest.mark.parametrize("task", [1, 3])
 def test_weights_are_those_of_the_task(path, inputs, task, tmp_path, capsys):
     safetensors = pytest.importorskip("safetensors.torch")
